@@ -458,12 +458,6 @@ def test_an_unknown_model_is_recognised_by_status_code_or_text() -> None:
         assert "change the setting 'embed_model'" in describe(error, setting="embed_model", model="m")
 
 
-def test_the_message_for_an_unknown_model_names_the_setting() -> None:
-    assert describe(api_error(404), setting="llm", model="openai:gpt-9") == (
-        "The provider does not offer the model 'openai:gpt-9': change the setting 'llm' to one that it offers."
-    )
-
-
 class ConnectTimeout(Exception):
     """No connection came about, by the name that httpx gives it."""
 
@@ -508,11 +502,6 @@ VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("VARIABLE", defau
 
 async def read() -> tuple[str, asyncio.AbstractEventLoop]:
     return VARIABLE.get(), asyncio.get_running_loop()
-
-
-def test_a_coroutine_runs_without_an_event_loop() -> None:
-    VARIABLE.set("outside")
-    assert run_sync(read)[0] == "outside"
 
 
 async def test_a_coroutine_inside_a_loop_runs_in_a_separate_loop_with_the_same_context() -> None:
@@ -633,6 +622,23 @@ def test_a_wrong_keyword_of_a_derived_method_is_a_type_error() -> None:
         Twins().double(3, time=2)  # type: ignore[call-arg]
 
 
+def interrupt_calls(monkeypatch: pytest.MonkeyPatch, wait: Callable[[], object]) -> None:
+    """Let Ctrl-C interrupt each wait for the thread of another loop, after `wait`."""
+
+    class Interrupted(ThreadPoolExecutor):
+        def submit(self, *arguments: Any, **options: Any) -> Any:
+            future = super().submit(*arguments, **options)
+
+            def result() -> None:
+                wait()
+                raise KeyboardInterrupt
+
+            future.result = result  # type: ignore[method-assign, assignment]
+            return future
+
+    monkeypatch.setattr(calls, "ThreadPoolExecutor", Interrupted)
+
+
 async def test_an_interrupted_call_stops_the_work_in_the_other_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     started, stopped = threading.Event(), threading.Event()
 
@@ -644,18 +650,7 @@ async def test_an_interrupted_call_stops_the_work_in_the_other_loop(monkeypatch:
             stopped.set()
             raise
 
-    class Interrupted(ThreadPoolExecutor):
-        def submit(self, *arguments: Any, **options: Any) -> Any:
-            future = super().submit(*arguments, **options)
-
-            def result() -> None:
-                assert started.wait(300)
-                raise KeyboardInterrupt
-
-            future.result = result  # type: ignore[method-assign, assignment]
-            return future
-
-    monkeypatch.setattr(calls, "ThreadPoolExecutor", Interrupted)
+    interrupt_calls(monkeypatch, lambda: started.wait(300))
     with pytest.raises(KeyboardInterrupt):
         run_sync(work)
     assert stopped.is_set()
@@ -680,17 +675,7 @@ async def test_a_second_interruption_ends_work_that_completes_something_first(mo
             raise KeyboardInterrupt
         futures.wait(*arguments)
 
-    class Interrupted(ThreadPoolExecutor):
-        def submit(self, *arguments: Any, **options: Any) -> Any:
-            future = super().submit(*arguments, **options)
-
-            def result() -> None:
-                raise KeyboardInterrupt
-
-            future.result = result  # type: ignore[method-assign, assignment]
-            return future
-
-    monkeypatch.setattr(calls, "ThreadPoolExecutor", Interrupted)
+    interrupt_calls(monkeypatch, lambda: None)
     monkeypatch.setattr(calls, "wait", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run_sync(work)

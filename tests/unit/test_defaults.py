@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import importlib
 import inspect
@@ -10,18 +9,17 @@ import pkgutil
 from collections.abc import Iterator
 from typing import Any, get_args
 
-import pytest
 from llama_index.llms.openai import OpenAI
 from pydantic import BaseModel
 
 import llama_index_contextual as package
-from llama_index_contextual import ChunkNodeParser, ContextWindowPacker, HybridRetriever, SegmentNodeParser
+from llama_index_contextual import ContextWindowPacker, SegmentNodeParser
 from llama_index_contextual.answering.streaming import Timeouts
 from llama_index_contextual.config import Mode, ProjectConfig, default
 from llama_index_contextual.search.rank import FusionSettings
 from llama_index_contextual.search.search import SearchSettings
 from llama_index_contextual.search.spotlight import COMPARED
-from tests.support.source import ROOT, sources
+from tests.support.source import ROOT
 
 OTHER_NAMES = {"similarity_top_k": "top_k", "num_workers": "llm_concurrency", "concurrency": "llm_concurrency"}
 """Settings with another name in LlamaIndex's interfaces."""
@@ -112,31 +110,6 @@ def test_no_default_contradicts_the_setting_of_its_name() -> None:
     assert wrong == []
 
 
-def test_no_default_of_a_setting_is_spelled_twice() -> None:
-    wrong = []
-    for source in sources():
-        if source.path == "config.py":
-            continue
-        for node in source.nodes:
-            pairs: list[tuple[str, ast.expr | None]] = []
-            if isinstance(node, ast.arguments):
-                positional = [*node.posonlyargs, *node.args]
-                pairs += zip([one.arg for one in positional[-len(node.defaults) :]], node.defaults, strict=False)
-                pairs += [(one.arg, value) for one, value in zip(node.kwonlyargs, node.kw_defaults, strict=True)]
-            elif isinstance(node, ast.ClassDef):
-                fields = [one for one in node.body if isinstance(one, ast.AnnAssign)]
-                pairs += [(ast.unparse(one.target), one.value) for one in fields]
-            for name, value in pairs:
-                setting = setting_of(name)
-                if setting is None or value is None:
-                    continue
-                usual = default(setting)
-                spelled = [one.value for one in ast.walk(value) if isinstance(one, ast.Constant)]
-                if isinstance(usual, int | float | str) and not isinstance(usual, bool) and usual in spelled:
-                    wrong.append(f"{source.path}: {name}")
-    assert wrong == []
-
-
 def test_the_settings_of_fusion_and_search_are_those_of_a_project() -> None:
     config = ProjectConfig()
     assert FusionSettings() == FusionSettings.of(config)
@@ -146,19 +119,11 @@ def test_the_settings_of_fusion_and_search_are_those_of_a_project() -> None:
     assert SearchSettings().mode == config.mode
 
 
-def test_components_have_the_defaults_of_a_project() -> None:
+def test_sizes_with_names_of_their_own_follow_the_settings() -> None:
     config = ProjectConfig()
-    assert (ChunkNodeParser().chunk_size, ChunkNodeParser().chunk_overlap) == (config.chunk_size, config.chunk_overlap)
-    assert SegmentNodeParser().segment_size == config.segment_size
     assert SegmentNodeParser().segment_overlap == config.segment_size // 10
     assert ContextWindowPacker().max_tokens == config.answer_tokens
-    assert (config.first_token_timeout, config.between_tokens_timeout) == (None, None)  # depends on the model
     assert Timeouts.for_model(OpenAI(api_key="any")) == Timeouts()
-
-
-@pytest.mark.parametrize("name", ["document_weight", "rrf_k"])
-def test_the_hybrid_retriever_has_the_settings_of_fusion(name: str) -> None:
-    assert inspect.signature(HybridRetriever).parameters[name].default == getattr(FusionSettings(), name)
 
 
 def test_the_page_about_fusion_states_the_defaults() -> None:

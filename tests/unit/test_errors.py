@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import copy
-import re
-import sqlite3
 
 import pytest
 
-from llama_index_contextual.cli.common import cli_message
 from llama_index_contextual.errors import (
     BudgetExceededError,
     ContextualError,
     CorruptVersionError,
     ModelError,
-    NoSpaceError,
     PathNotFoundError,
     ReadError,
     Remedy,
@@ -58,19 +54,6 @@ def test_a_message_composed_of_sentences_has_no_doubled_marks(message: str, expe
 
 def test_a_sentence_is_ended_once() -> None:
     assert [end_sentence(text) for text in ("Full", "Full.", "Full?", "Full!")] == ["Full.", "Full.", "Full?", "Full!"]
-
-
-def test_the_command_line_ends_the_message_of_every_error_once() -> None:
-    for error in (
-        NoSpaceError("CURRENT", "its disk is full"),
-        OSError(28, "No space left on device", "CURRENT"),
-        OSError("The disk is gone."),
-        sqlite3.OperationalError("disk I/O error."),
-        ContextualError("It failed"),
-    ):
-        assert re.search(r"[^.]\.$", cli_message(error)) or isinstance(error, ContextualError)
-        assert not cli_message(error).endswith("..")
-    assert cli_message(NoSpaceError("CURRENT", "its disk is full")).endswith("and paid results are kept.")
 
 
 def test_the_name_of_a_file_that_is_not_valid_text_can_be_printed() -> None:

@@ -160,7 +160,7 @@ NO_CITATIONS = [
     "There are not many left (7). It was a very good year (2019).",
     "They source one part from Spain, and the firm sources three parts. Source one part today.",
     "Sources two suppliers. From a source one trusts. Eine Quelle drei Meter tief.",
-    "A [note], (a remark about 1 or 2 things), 【提示】 and [Source].",
+    "A [note], (a remark about 1 or 2 things), 【提示】, [see 9], [Sourcebook] and [Source].",
 ]
 
 
@@ -175,6 +175,8 @@ def test_a_number_of_the_text_is_no_citation(answer: str) -> None:
     ("answer", "cited", "invalid", "text"),
     [
         ("Three days [7].", (), (7,), "Three days."),
+        ("Three days [Source 0] long.", (), (0,), "Three days long."),
+        ("Three days [Source 1-4][Source 5].", (1, 2, 3), (4, 5), "Three days [Source 1][Source 2][Source 3]."),
         ("Three days [1, 9].", (1,), (9,), "Three days [Source 1]."),
         ("Three days (Source 8) 【5†source】[^6].", (), (8, 5, 6), "Three days."),
         ("Drei Tage [Quelle 4], laut Quelle 5.", (), (4, 5), "Drei Tage, laut […]."),

@@ -40,30 +40,6 @@ def unsupported(answer: str, *passages: Passage, question: str = "") -> list[str
 # ---- citations -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("answer", "text", "invalid"),
-    [
-        ("Food keeps [Source 1].", "Food keeps [Source 1].", ()),
-        ("Food keeps [Source 3].", "Food keeps.", (3,)),
-        ("Food keeps [Source 0] long.", "Food keeps long.", (0,)),
-        ("Food [Source 1, 9] and [Sources 2 and 8].", "Food [Source 1] and [Source 2].", (9, 8)),
-        ("Food [Source 1][Source 5].", "Food [Source 1].", (5,)),
-        ("Food [source: 4].", "Food.", (4,)),
-        ("Food [Source 1-3].", "Food [Source 1][Source 2].", (3,)),
-        ("Food [see 9] [Sourcebook].", "Food [see 9] [Sourcebook].", ()),
-    ],
-)
-def test_citations_of_sources_that_do_not_exist_are_removed_and_reported(
-    answer: str, text: str, invalid: tuple[int, ...]
-) -> None:
-    report = check(answer)
-    assert (report.text, report.invalid) == (text, invalid)
-
-
-def test_the_cited_sources_come_in_order_of_first_mention() -> None:
-    assert check("A [Source 2]. B [Source 1]. C [Source 2].").cited == (2, 1)
-
-
 # ---- quotations ------------------------------------------------------------------------------------------------------
 
 

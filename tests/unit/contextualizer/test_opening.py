@@ -108,10 +108,14 @@ def test_a_line_about_copyright_in_prose_is_kept() -> None:
     assert opening_of([text]) == text.strip()
 
 
-@pytest.mark.parametrize("text", ["an ox " * 500, "文" * 2_000])
-def test_a_long_opening_is_cut(text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "end"), [("an ox " * 500, " …"), ("文" * 2_000, "文文 …"), ("章 " + "文" * 500, "文文 …")]
+)
+def test_a_long_opening_is_cut_at_a_word(text: str, end: str) -> None:
     opening = opening_of([text])
+    assert opening.endswith(end)
     assert text.startswith(opening.removesuffix(" …"))
+    assert text[len(opening.removesuffix(" …")) :][:1] in (" ", "文")
     assert OPENING_CHARACTERS - 40 <= len(opening) <= OPENING_CHARACTERS + 2
 
 

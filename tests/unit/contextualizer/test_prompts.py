@@ -20,7 +20,6 @@ from llama_index_contextual.contextualizer.prompts import (
     prefix,
     suffix,
 )
-from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.metadata import storable_text
 from llama_index_contextual.node_parser import count_tokens
 from tests.unit.readers.examples import sections
@@ -97,31 +96,6 @@ def test_the_published_names_are_accepted() -> None:
     assert LLMContextualizer(prompt=PUBLISHED).prompt == check_template(PUBLISHED)
 
 
-@pytest.mark.parametrize(
-    "template", [DEFAULT_PROMPT, "{segment}{chunk}", '{segment} {chunk} as {"json": 1}', "{segment}\n{chunk}\n{chunk}"]
-)
-def test_usable_templates_stay_as_they_are(template: str) -> None:
-    assert check_template(template) == template
-
-
-@pytest.mark.parametrize(
-    ("template", "reason"),
-    [
-        ("Say something.", r"it needs both \{segment\} and \{chunk\}"),
-        ("{chunk}", r"it needs both \{segment\} and \{chunk\}"),
-        ("{segment} {chunk} {language}", r"\{language\} is not a variable: use \{header\}, \{segment\} and \{chunk\}"),
-        ("{chunk} {segment}", r"\{chunk\} must come after \{header\} and \{segment\}, so that the provider can cache"),
-        ("{segment} {chunk} {header}", r"\{chunk\} must come after"),
-    ],
-)
-def test_other_templates_are_refused_with_the_reason(template: str, reason: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"^The context prompt cannot be used: {reason}") as raised:
-        check_template(template)
-    assert raised.value.setting == "context_prompt"
-    with pytest.raises(ConfigurationError, match=reason):
-        LLMContextualizer(prompt=template)
-
-
 # ---- text that is not ours -------------------------------------------------------------------------------------------
 
 
@@ -145,14 +119,6 @@ def test_text_cannot_open_or_close_the_tags(attack: str) -> None:
 @pytest.mark.parametrize("text", ["a < b", "<p>", "<documentation>", "</chunky>", "document>", "x<chunks>"])
 def test_other_text_stays_as_it_is(text: str) -> None:
     assert neutralise(text) == text
-
-
-@given(st.text("{}<>/ dchunkoemtsgar\\n", max_size=60))
-def test_braces_and_variables_inside_the_text_survive(text: str) -> None:
-    prompt = fill(
-        "{header}|{segment}|{chunk}|", segment(text, title=None, opening="", section=None), chunk("THE CHUNK")
-    )
-    assert prompt == f"|{neutralise(text)}|THE CHUNK|"
 
 
 def test_placeholders_in_a_document_are_not_filled_in() -> None:

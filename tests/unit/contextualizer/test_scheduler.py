@@ -113,30 +113,6 @@ async def test_calls_that_were_in_flight_together_count_as_one_failure() -> None
     assert sorted(sender.sent) == sorted("012345" * 2)
 
 
-class TakesTheCancellation(Scripted):
-    """Raises an error of its own when it is cancelled, as a client whose time is up that instant."""
-
-    async def send(self, request: ContextRequest) -> Reply:
-        """Wait to be cancelled, the first time."""
-        if not self.sent:
-            self.sent.append("first")
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.Event().wait()
-            raise TimeoutError
-        return await super().send(request)
-
-
-async def test_a_cancelled_call_is_not_sent_again_even_if_its_client_ignores_it() -> None:
-    sender = TakesTheCancellation()
-    waiting = asyncio.create_task(answered(scheduler(sender), requests(1)[0]))
-    while not sender.sent:
-        await asyncio.sleep(0)
-    waiting.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await waiting
-    assert sender.sent == ["first"]
-
-
 # ---- rate limits -----------------------------------------------------------------------------------------------------
 
 

@@ -13,7 +13,6 @@ from llama_index.core.node_parser import SentenceSplitter
 from llama_index.core.schema import BaseNode, Document, TextNode
 
 from llama_index_contextual.contextualizer.base import HOLE, Segment, segments
-from llama_index_contextual.contextualizer.opening import OPENING_CHARACTERS
 from llama_index_contextual.node_parser import ChunkNodeParser, SegmentNodeParser, count_tokens
 from tests.integration.contextualizer.samples import REPORT, chunks, loose
 
@@ -53,16 +52,6 @@ def test_a_segment_has_the_title_and_the_opening_of_its_document() -> None:
     assert {segment.opening for segment in (first, *rest)} == {squeezed(chunks()[0].get_content())}
     assert [segment.begins_document for segment in (first, *rest)] == [True] + [False] * len(rest)
     assert (first.section, rest[-1].section) == ("Results", "Outlook")
-
-
-@pytest.mark.parametrize(
-    ("text", "ending"),
-    [("word " * 200, "word …"), ("文" * 500, "文文 …"), ("章 " + "文" * 500, "文文 …"), ("short", "short")],
-)
-def test_a_long_opening_is_cut_at_a_word(text: str, ending: str) -> None:
-    opening = segments(loose(text, "and the rest"), segment_size=count_tokens(text))[-1].opening
-    assert opening.endswith(ending)
-    assert min(len(text), OPENING_CHARACTERS - 40) <= len(opening) <= OPENING_CHARACTERS + 2
 
 
 def test_documents_keep_the_order_of_their_first_chunk() -> None:

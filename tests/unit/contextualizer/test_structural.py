@@ -91,12 +91,6 @@ def test_a_structural_context_never_exceeds_120_tokens(
         assert count_tokens(node.metadata.get("context", "")) <= 120
 
 
-@pytest.mark.parametrize("limit", [1, 5, 30, 200])
-def test_the_limit_can_be_set(limit: int) -> None:
-    nodes = segment_of("oil water steam " * 50, title="The manual of the pump", file_name="m.pdf", section="2 Use")
-    assert all(count_tokens(text) <= limit for text in contexts(nodes, max_tokens=limit))
-
-
 def test_a_long_context_is_cut_at_its_end() -> None:
     nodes = segment_of("oil water steam", title="The manual of the pump")
     nodes[0].set_content("an ox " * 500)

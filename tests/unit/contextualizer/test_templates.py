@@ -25,10 +25,6 @@ def test_a_custom_variable_may_follow_the_chunk() -> None:
     assert ContextPrompt("{segment} {chunk} {rules}", {"rules": "Be short."}).suffix(VALUES) == "The chunk. Be short."
 
 
-def test_the_published_names_are_accepted() -> None:
-    assert ContextPrompt("{{WHOLE_DOCUMENT}} {{CHUNK_CONTENT}}") == ContextPrompt("{segment} {chunk}")
-
-
 def test_template_and_variables_make_the_identity() -> None:
     template = "{a} {b} {segment} {chunk}"
     prompts = [
@@ -45,8 +41,11 @@ def test_template_and_variables_make_the_identity() -> None:
 @pytest.mark.parametrize(
     ("template", "variables", "setting", "reason"),
     [
+        ("Say something.", {}, "context_prompt", r"it needs both \{segment\} and \{chunk\}"),
         ("{segment}", {}, "context_prompt", r"it needs both \{segment\} and \{chunk\}"),
+        ("{chunk}", {}, "context_prompt", r"it needs both \{segment\} and \{chunk\}"),
         ("{chunk} {segment}", {}, "context_prompt", r"\{chunk\} must come after \{header\} and \{segment\}"),
+        ("{segment} {chunk} {header}", {}, "context_prompt", r"\{chunk\} must come after"),
         ("{neighbours} {segment} {chunk}", {}, "context_prompt", r"\{chunk\} must come after"),
         ("{segment} {chunk} {terms}", {}, "context_prompt", r"\{terms\} is not a variable: use .* `variables`"),
         ("{segment} {chunk}", {"terms": "x"}, "variables", r"it does not use \{terms\}, which"),

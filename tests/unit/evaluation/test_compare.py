@@ -66,19 +66,6 @@ def test_a_set_that_could_show_five_points_is_not_called_too_small() -> None:
     assert equal.recommendation.endswith("is not significantly better in nDCG@5 on 20 questions.")
 
 
-def test_an_advice_that_is_not_significant_names_both_and_has_no_double_comma() -> None:
-    found = {"none": 8, "weak": 7, "structural": 10}
-    comparison = compare(
-        {name: retriever(count) for name, count in found.items()}, ASKED, ks=[5], costs={**dict.fromkeys(found, 0.0)}
-    )
-    advice = comparison.recommendation
-    assert advice.startswith(
-        "Use 'none' or 'structural': the difference in nDCG@5 on 20 questions is not significant ("
-    )
-    assert ", and 'weak' (" in advice
-    assert ",," not in advice
-
-
 def test_fewer_than_six_questions_show_nothing() -> None:
     comparison = compare({"none": retriever(0), "structural": retriever(5)}, ASKED[:5], ks=[5])
     assert comparison.difference("none", "structural").p_value == 2 / 2**5

@@ -188,20 +188,6 @@ def test_every_index_serves_the_retrievers(
     assert [] in wanted  # of "zebra", by words
 
 
-@KINDS
-def test_the_retrievers_work_alone_over_any_index(kind: str, indexes: dict[str, ChunkIndex]) -> None:
-    index = indexes[kind]
-    semantic, lexical = by_meaning(index), LexicalRetriever(index)
-    hybrid = HybridRetriever([semantic, lexical])
-    for retriever, mode in ((semantic, "semantic"), (lexical, "lexical"), (hybrid, "hybrid")):
-        settings = SearchSettings(mode=mode)  # type: ignore[arg-type]
-        for query in QUERIES:
-            expected = search(Query.of(query), index, settings, embedder=QueryEmbedder(MODEL)).results
-            found = retriever.retrieve(query)
-            assert [hit.node.node_id for hit in found] == [hit.node_id for hit in expected]
-            assert [hit.score for hit in found] == [hit.get_score() for hit in expected]
-
-
 def test_a_retriever_by_words_needs_terms(indexes: dict[str, ChunkIndex]) -> None:
     index = copy(indexes["lists"])
     index.lexical = None  # type: ignore[misc]

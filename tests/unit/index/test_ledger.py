@@ -158,9 +158,6 @@ def test_a_batch_is_committed_as_a_whole_or_not_at_all(ledger: Ledger) -> None:
     assert ledger.contexts(["good"]).get("good") is None
 
 
-# ---- crashes and releases ------------------------------------------------------------------------------------------
-
-
 # ---- export and import ---------------------------------------------------------------------------------------------
 
 entries = st.builds(

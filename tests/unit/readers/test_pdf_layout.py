@@ -23,7 +23,6 @@ from tests.unit.readers.examples import sections
 
 SIZE = 10.0
 GLYPH = 5.0  # width of every glyph in these tests
-PROSE = "the tenant pays the rent on the first day of each month and keeps the premises in good repair until the end"
 
 
 def run(text: str, x: float, y: float, *, size: float = SIZE, angle: int = 0) -> Run:
@@ -32,11 +31,6 @@ def run(text: str, x: float, y: float, *, size: float = SIZE, angle: int = 0) ->
 
 def texts(runs: Iterable[Run]) -> list[str]:
     return [line.text for line in page_lines(list(runs))]
-
-
-def prose(side: str, count: int) -> list[str]:
-    words = PROSE.split()
-    return [" ".join([f"{side}{at}", *words[at % 5 : at % 5 + 6]]) for at in range(count)]
 
 
 @pytest.mark.parametrize(
@@ -67,32 +61,6 @@ def test_pieces_far_apart_on_a_line_are_cells() -> None:
     (line,) = page_lines([run("Revenue", 50, 700), run("1,200", 200, 700), run("1,100", 300, 700)])
 
     assert (line.text, line.cells) == ("Revenue 1,200 1,100", 3)
-
-
-def test_cells_drawn_from_right_to_left_are_read_from_left_to_right() -> None:
-    assert texts([run("1,200", 200, 700), run("Revenue", 50, 700)]) == ["Revenue 1,200"]
-
-
-TABLE = [("Base rent for the first year", "12,000"), ("Rent for the second", "13,500"), ("Deposit", "2,000")]
-
-
-def test_a_table_is_read_row_by_row() -> None:
-    rows = TABLE * 4
-    runs = [
-        piece
-        for at, (label, figure) in enumerate(rows)
-        for piece in (run(label, 50, 700 - 12 * at), run(figure, 300, 700 - 12 * at))
-    ]
-
-    assert texts(runs) == [f"{label} {figure}" for label, figure in rows]
-
-
-def test_addresses_side_by_side_are_not_mixed() -> None:
-    left, right = ["John Smith", "Main Street", "Boston"], ["Jane Doe", "High Street", "London"]
-    runs = [run(text, 50, 700 - 12 * at) for at, text in enumerate(left)]
-    runs += [run(text, 300, 700 - 12 * at) for at, text in enumerate(right)]
-
-    assert texts(runs) == left + right
 
 
 def test_text_in_another_direction_is_a_line_of_its_own_without_a_height() -> None:
