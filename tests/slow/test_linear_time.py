@@ -280,6 +280,14 @@ def test_functions_that_read_text_from_outside_take_linear_time(name: str) -> No
     assert not slow
 
 
+CITATIONS = [
+    *(
+        Run("", one)
+        for one in ("(", "[1", "[1]", "source ", "source 1, ", "¹", "(source ", "来源1和", "[manual.pdf", "【1†")
+    ),
+    *(Run("", one) for one in ("<sup>", "sources\n")),
+    *(Run("[Source 1", ", 2"), Run("[", " "), Run("[", "a b. "), Run("sources 1", " and 2")),
+]
 CHARACTERS = (" ", "\u00a0", "a", "1", "<", "[", '"', "`", "*", "|", "#", "---\n", "a\n")
 COMMON = [Run("", repeated) for repeated in CHARACTERS]
 TAGS = (("<p>", "&amp;"), ("", "<p>"), ("<table>", "<tr><td>a"), ("<pre>", "\n"), ("<p a=", '"'))
@@ -314,10 +322,10 @@ WHOLE_TEXTS: dict[str, tuple[Callable[[str], object], list[Run]]] = {
     "cells of sheets": (_table, COMMON),
     "chunks": (_chunks, [*COMMON, Run("", "\u4e2d"), Run("", "\u0301"), Run("", "a. "), Run("", "a\n\n")]),
     "passages": (lambda text: _check(passage=text), [*COMMON, Run("", "1,234 "), Run("", "a. ")]),
-    "answers": (_check, [*COMMON, Run("", "1,234 [Source 1]. "), Run("", '"It is" [Source 1] ')]),
+    "answers": (_check, [*COMMON, *CITATIONS, Run("", "1,234 [Source 1]. "), Run("", '"It is" [Source 1] ')]),
     "questions": (lambda text: _check(question=text), [*COMMON, Run("", "1,234 ")]),
     "forms of questions": (question_form, [*COMMON, Run("", "?"), Run("", "WHO "), Run("a", "\u200b", "b")]),
-    "streams": (_stream, [*COMMON, Run("", "[Source 1"), Run("[", "1, ")]),
+    "streams": (_stream, [*COMMON, *CITATIONS, Run("", "[Source 1"), Run("[", "1, ")]),
     "streams of reasoning": (partial(_stream, style="chain_of_thought"), [*COMMON, Run("", "a b\n")]),
     "streams of code": (partial(_stream, guards=Guards(mask=())), [Run("```\n", "a = 1\n\n")]),
     "links": (is_safe, [Run("a&", "amp;"), Run("", "&"), Run("", "\\")]),

@@ -19,7 +19,6 @@ from typing import Any, Literal
 from tests.support.records import MODEL_PATHS, Answer, ApiError, Request
 
 TERMINAL = frozenset({"completed", "expired", "failed", "cancelled"})
-STAGES = ("validating", "in_progress")
 DEFAULT_PAGE, LARGEST_PAGE = 20, 100
 
 _FORM = re.compile(rb'name="(\w+)"(?:; filename="([^"]*)")?.*?\r\n\r\n(.*?)\r\n--', re.DOTALL)

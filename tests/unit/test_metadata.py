@@ -216,6 +216,16 @@ def test_user_metadata_excludes_own_keys() -> None:
             {"file_name": "r.pdf", "page_start": 3, "page_end": 4, "section": "2 Results"},
             "Source: r.pdf, pages 3–4, section 2 Results",
         ),
+        # pages as LlamaIndex's own readers name them, slides and sheets
+        ({"file_name": "a.pdf", "page_label": "iv"}, "Source: a.pdf, page iv"),
+        ({"file_name": "a.pdf", "page_label": ""}, "Source: a.pdf"),
+        ({"file_name": "a.pdf", "page_start": 3, "page_label": "iv"}, "Source: a.pdf, page 3"),
+        ({"file_name": "a.pptx", "page_start": 3, "page_end": 4}, "Source: a.pptx, slides 3–4"),
+        ({"file_name": "a.XLSX", "page_start": 2, "page_label": "Q1", "section": "Q1"}, "Source: a.XLSX, sheet Q1"),
+        (
+            {"file_name": "a.xlsx", "page_start": 1, "page_end": 2, "section": "Q1"},
+            "Source: a.xlsx, sheets 1–2, section Q1",
+        ),
     ],
 )
 def test_the_source_line_has_all_known_facts(metadata: dict[str, object], line: str) -> None:

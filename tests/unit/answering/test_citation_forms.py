@@ -6,7 +6,6 @@ import pytest
 
 from llama_index_contextual.answering.citations import CitationFilter, CitationReport, Passage, check_citations
 from llama_index_contextual.search.response import Source
-from tests.support.growth import MAX_EXPONENT, Run, exponent
 
 PASSAGES = [
     Passage(
@@ -204,48 +203,3 @@ def test_an_answer_without_citations_is_not_clean_unless_nothing_was_found() -> 
     report = check_citations("I could not find this.", PASSAGES, found=False)
     assert (report.cites_nothing, report.is_clean) == (False, True)
     assert check_citations("It keeps for three days [1].", PASSAGES).is_clean
-
-
-@pytest.mark.parametrize(
-    "run",
-    [
-        *(
-            Run("", "["),
-            Run("", "("),
-            Run("", "[1"),
-            Run("", "[1]"),
-            Run("", "source "),
-            Run("", "source 1, "),
-            Run("", "¹"),
-        ),
-        *(
-            Run("[Source 1", ", 2"),
-            Run("[", " "),
-            Run("[", "a b. "),
-            Run("", "<sup>"),
-            Run("", "`"),
-            Run("", "(source "),
-        ),
-        *(
-            Run("sources 1", " and 2"),
-            Run("", "来源1和"),
-            Run("", "a"),
-            Run("", "[manual.pdf"),
-            Run("", "【1†"),
-            Run("", "sources\n"),
-        ),
-    ],
-    ids=str,
-)
-def test_citations_are_read_in_linear_time(run: Run) -> None:
-    def whole(text: str) -> None:
-        check_citations(text, PASSAGES)
-
-    def streamed(text: str) -> None:
-        stream = CitationFilter(PASSAGES)
-        for at in range(0, len(text), 5):
-            stream.feed(text[at : at + 5])
-        stream.flush()
-
-    assert exponent(whole, run) < MAX_EXPONENT
-    assert exponent(streamed, run) < MAX_EXPONENT

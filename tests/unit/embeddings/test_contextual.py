@@ -213,15 +213,6 @@ async def test_an_unusable_vector_of_a_document_is_refused_alone(bad: Any) -> No
     assert len(model.requests) == 2
 
 
-async def test_only_the_documents_with_an_unusable_vector_are_requested_again() -> None:
-    model = Neighbours()
-    good, bad = [[1.0, 0.0]], [[math.nan, 0.0]]
-    model._answers += [[good, bad, good], [good]]
-    found = await rows(model, [["one"], ["two"], ["three"]])
-    assert model.requests == [[["one"], ["two"], ["three"]], [["two"]]]
-    assert not any(vectors.faults for vectors in found.values())
-
-
 async def test_vectors_that_do_not_have_the_requested_length_are_refused() -> None:
     found = await rows(Neighbours(dimensions=8), [["one"]])
     assert found[0].faults == {0: "has 16 dimensions instead of 8"}

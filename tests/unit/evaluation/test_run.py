@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from llama_index_contextual.errors import InputError
-from llama_index_contextual.evaluation.compare import compare
 from llama_index_contextual.evaluation.questions import Question
 from llama_index_contextual.evaluation.run import assert_recall, evaluate
 from tests.support.models import CountingEmbedding
@@ -41,17 +40,6 @@ def test_failures_are_sorted_worst_first_and_list_hard_negatives() -> None:
     assert [chunk.node_id for chunk in failed[1].hard_negatives(5)] == ["x", "y"]
     assert [chunk.node_id for chunk in failed[1].hard_negatives(1)] == ["x"]
     assert failed[0].hard_negatives(5) == []
-
-
-def test_repr_is_one_line_with_the_figures() -> None:
-    evaluation = evaluate(FixedRetriever(ANSWERS), ASKED, name="mine", ks=[1, 5])
-    shown = repr(evaluation)
-    assert shown.startswith("mine, 3 questions, in per cent: recall@1 33.3, recall@5 50.0, MRR 50.0, nDCG@5 ")
-    assert "p50 " in shown
-    assert "\n" not in shown
-    both = repr(compare({"mine": FixedRetriever(ANSWERS), "other": FixedRetriever({})}, ASKED, ks=[5])).splitlines()
-    assert [line.partition(",")[0] for line in both[:2]] == ["mine", "other"]
-    assert both[2].startswith("Use 'mine'")
 
 
 def test_response_times_are_percentiles_of_the_questions() -> None:

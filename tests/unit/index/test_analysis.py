@@ -204,11 +204,6 @@ def test_the_form_of_a_text_does_not_matter(text: str) -> None:
     assert normalise(normalise(text)) == normalise(text)
 
 
-@given(st.from_regex(r"\A[ -~]{0,40}\Z"))
-def test_a_letter_beyond_ascii_elsewhere_changes_nothing(text: str) -> None:
-    assert plain.terms(f"{text}\né") == plain.terms(text)
-
-
 # ---- places ----------------------------------------------------------------------------------------------------------
 
 with_periods = Analyzer("english", has_periods=True)

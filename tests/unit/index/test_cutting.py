@@ -54,11 +54,6 @@ def test_the_first_two_units_are_the_texts_before_the_passage() -> None:
     assert header_of({FILE_NAME: "a.md", SECTION: None, TITLE: ""}) == "a.md"
 
 
-def test_rows_of_a_table_are_units() -> None:
-    text = "Revenue by zone\nUpper Vale    2.95    3.10\nTarn Coast    2.10    2.20\n"
-    assert pieces(text) == ["Revenue by zone", "Upper Vale    2.95    3.10", "Tarn Coast    2.10    2.20"]
-
-
 def test_a_long_line_is_divided_into_sentences() -> None:
     sentences = [
         "The contract may be terminated by either party at any time.",

@@ -32,7 +32,6 @@ from llama_index_contextual.index.ledger_lines import read_ledger
 from llama_index_contextual.metadata import storable_text
 from llama_index_contextual.money.receipt import Receipt
 
-MODEL = "openai:text-embedding-3-small"
 CONTEXTS = {content_key("q", str(n)): f"Context {n} of the valve manual, Zölle \u2028 🦙." for n in range(6)}
 CONTEXTS[content_key("q", "nul")] = "Context with controls.\n\tKept."
 COLUMNS = [(table, column) for table, names in TABLES.items() for column in (*names, "checksum")]

@@ -1,11 +1,11 @@
-"""Documents of LlamaIndex's own readers: which of them are Markdown, and how their pages are named."""
+"""Documents of LlamaIndex's own readers: which of them are Markdown."""
 
 from __future__ import annotations
 
 import pytest
 from llama_index.core.schema import Document
 
-from llama_index_contextual.metadata import HEADINGS, source_line
+from llama_index_contextual.metadata import HEADINGS
 from llama_index_contextual.readers.documents import with_headings
 
 MARKDOWN = "# Apples\n\nText about apples.\n\n## Pears\n\nText about pears.\n"
@@ -32,21 +32,3 @@ def test_which_texts_are_markdown(name: str, text: str, count: int) -> None:
     assert found.metadata.get(HEADINGS, "").count("[") == (count + 1 if count else 0)
     assert HEADINGS not in document.metadata
     assert found.text == text
-
-
-@pytest.mark.parametrize(
-    ("metadata", "line"),
-    [
-        ({"file_name": "a.pdf", "page_label": "iv"}, "Source: a.pdf, page iv"),
-        ({"file_name": "a.pdf", "page_label": ""}, "Source: a.pdf"),
-        ({"file_name": "a.pdf", "page_start": 3, "page_label": "iv"}, "Source: a.pdf, page 3"),
-        ({"file_name": "a.pptx", "page_start": 3, "page_end": 4}, "Source: a.pptx, slides 3–4"),
-        ({"file_name": "a.XLSX", "page_start": 2, "page_label": "Q1", "section": "Q1"}, "Source: a.XLSX, sheet Q1"),
-        (
-            {"file_name": "a.xlsx", "page_start": 1, "page_end": 2, "section": "Q1"},
-            "Source: a.xlsx, sheets 1–2, section Q1",
-        ),
-    ],
-)
-def test_the_source_line_names_page_slide_or_sheet(metadata: dict[str, object], line: str) -> None:
-    assert source_line(metadata) == line

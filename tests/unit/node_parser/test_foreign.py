@@ -51,14 +51,6 @@ def test_segments_and_chunks_name_the_document_as_source_and_the_segment_as_pare
     assert [chunk.next_node and chunk.next_node.node_id for chunk in chunks] == [*ids[1:], None]
 
 
-def test_the_offsets_of_repeated_texts_are_exact() -> None:
-    repeated = "The same sentence again. " * 400
-    segmenter, chunker = small()
-    chunks = chunker(segmenter([Document(id_="d", text=repeated)]))
-    assert_slices(chunks, repeated)
-    assert len({node.start_char_idx for node in chunks}) == len(chunks)  # type: ignore[attr-defined]
-
-
 def test_documents_and_their_metadata_stay_as_they_were() -> None:
     source, (segmenter, chunker) = document(excluded_llm_metadata_keys=["file_name"]), small()
     before = source.to_dict()

@@ -27,12 +27,6 @@ def test_many_threads_get_the_same_tokenizer_and_leave_the_environment_as_it_was
     assert os.environ.get("TIKTOKEN_CACHE_DIR") == folder
 
 
-def test_special_tokens_are_counted_as_text() -> None:
-    text = "a <|endoftext|> b"
-    assert count_tokens(text) == len(get_tokenizer().encode(text, disallowed_special=())) > 3
-    assert [chunk.text for chunk in split(text, size=50, overlap=0)] == [text]
-
-
 def test_a_million_spaces_are_read_in_pieces() -> None:
     text = "a" + " " * 1_200_000 + "b"
     assert count_tokens(text) > 1_000
@@ -47,14 +41,6 @@ def test_pieces_tile_any_text_for_any_size(size: int) -> None:
         spans = list(pieces(text, size))
         assert "".join(text[start:stop] for start, stop in spans) == text
         assert all(0 < stop - start <= PIECE_SIZE for start, stop in spans)
-
-
-def test_a_character_of_several_tokens_is_never_divided() -> None:
-    text = "𓀀𓀁𓀂 " * 40
-    assert count_tokens("𓀀") > 1
-    for chunk in ChunkNodeParser(chunk_size=8, chunk_overlap=0)(split(text, size=100, overlap=0)):
-        chunk.get_content().encode("utf-8")
-        assert set(chunk.get_content()) <= set(text)
 
 
 def small() -> tuple[SegmentNodeParser, ChunkNodeParser]:

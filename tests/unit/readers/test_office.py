@@ -315,13 +315,7 @@ def test_headers_come_first_and_are_metadata() -> None:
     }
 
 
-def test_the_plain_version_is_read_and_the_html_version_if_there_is_no_other() -> None:
-    message = EmailMessage()
-    message["From"] = "ada@example.org"
-    message.set_content("plain")
-    message.add_alternative("<p>rich</p>", subtype="html")
-    assert read("a.eml", message.as_bytes()).text.endswith("\n\nplain")
-
+def test_an_html_mail_has_the_headings_of_its_page() -> None:
     message = EmailMessage()
     message["From"] = "ada@example.org"
     message.set_content("<table><tr><td><h1>Offer</h1></td><td>rich</td></tr></table>", subtype="html")

@@ -14,7 +14,7 @@ from llama_index_contextual.contextualizer import StructuralContextualizer
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.index.bm25 import LexicalIndex
 from llama_index_contextual.retrievers import LexicalRetriever
-from tests.integration.retrievers.corpus import PassageIndex, passages, ranking
+from tests.integration.retrievers.corpus import passages, ranking
 from tests.support.models import CountingEmbedding
 
 
@@ -167,10 +167,3 @@ def test_settings_are_those_of_the_index() -> None:
     nodes = passages({"a": "Die Prüfungen der Straßen", "b": "Der Umsatz"})
     german = LexicalRetriever.from_defaults(nodes=nodes, language="german")
     assert ids(german.retrieve("Prüfung der STRASSE")) == ["a"]
-
-
-def test_nodes_are_fetched_once_per_search() -> None:
-    index = PassageIndex(passages())
-    lexical = LexicalRetriever(index)
-    lexical.retrieve("pump")
-    assert [sorted(fetch) for fetch in index.fetches] == [["dry", "valve"]]

@@ -52,20 +52,6 @@ def test_scores_are_cosines_best_first(retriever: SemanticRetriever, embedding: 
     assert [node_id for node_id, _ in found] == sorted(wanted, key=lambda key: -wanted[key])
 
 
-def test_the_scale_is_that_of_the_similarities_to_all_chunks(
-    retriever: SemanticRetriever, index: PassageIndex, embedding: CountingEmbedding
-) -> None:
-    similarities = [score for _, score in ranking(retriever, QUERY, 5)]
-    leg = semantic_list(index, embedding.vector(QUERY), 1, model="counting")
-    assert leg.scale == pytest.approx((np.mean(similarities), np.std(similarities)), abs=1e-6)
-
-
-def test_a_search_fetches_once(retriever: SemanticRetriever, index: PassageIndex) -> None:
-    hits = ranking(retriever, QUERY, 3)
-    ((*fetched,),) = index.fetches
-    assert fetched[:3] == [node_id for node_id, _ in hits]
-
-
 def test_top_k_may_exceed_the_corpus(retriever: SemanticRetriever) -> None:
     for k, number in ((2, 2), (99, len(PASSAGES))):
         assert len(SemanticRetriever(retriever._index, similarity_top_k=k).retrieve(QUERY)) == number
@@ -122,14 +108,6 @@ class Handmade(QueryBundle):
 
 
 BUNDLES = [QueryBundle(QUERY), WithHistory(QUERY, history=["before"]), Handmade(QUERY, "acme")]
-
-
-@pytest.mark.parametrize("bundle", BUNDLES, ids=lambda bundle: type(bundle).__name__)
-async def test_queries_of_any_class_survive_unchanged(retriever: SemanticRetriever, bundle: QueryBundle) -> None:
-    before = dict(vars(bundle))
-    assert await retriever.aretrieve(bundle) == retriever.retrieve(bundle)
-    assert vars(bundle) == before
-    assert bundle.embedding is None
 
 
 async def test_the_query_is_embedded_once(retriever: SemanticRetriever, embedding: CountingEmbedding) -> None:

@@ -135,13 +135,6 @@ def test_a_mark_is_part_of_the_json_form_and_survives_serialisation() -> None:
     assert RetrievedChunk.from_dict(json.loads(json.dumps(one.to_dict()))).spotlight == one.spotlight
 
 
-def test_the_text_of_a_result_excludes_the_context() -> None:
-    chunk = RetrievedChunk.of(1, hit())
-    assert "From ACME" not in chunk.text
-    (result,) = response(hit()).to_dict()["results"]
-    assert "From ACME" not in result["text"]
-
-
 # ---- as JSON ---------------------------------------------------------------------------------------------------------
 
 
@@ -207,12 +200,6 @@ def test_the_text_form_has_a_line_per_result_and_per_warning() -> None:
         "  1. acme.pdf, pages 3–4, section 2 Results  Revenue grew by 3 %.\n"
         f"  2. acme.pdf, pages 3–4, section 2 Results  {('word ' * 100)[:89]}…"
     )
-
-
-def test_the_text_form_names_a_level_of_confidence_only_if_there_is_one() -> None:
-    stated = response(confidence=0.923, confidence_level="high")
-    assert repr(stated) == "0 results for 'ACME revenue' (hybrid, confidence 0.92, high)"
-    assert repr(response(confidence=0.923)) == "0 results for 'ACME revenue' (hybrid, confidence 0.92)"
 
 
 def test_html_is_escaped_wherever_it_comes_from() -> None:
