@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import sqlite3
 
 import pytest
 
+from llama_index_contextual.cli.common import cli_message
 from llama_index_contextual.errors import (
     BudgetExceededError,
     ContextualError,
@@ -58,3 +60,15 @@ def test_a_sentence_is_ended_once() -> None:
 
 def test_the_name_of_a_file_that_is_not_valid_text_can_be_printed() -> None:
     assert str(ContextualError("caf\udce9.md is damaged")) == r"caf\udce9.md is damaged"
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (OSError(28, "No space left on device", "CURRENT"), "CURRENT: No space left on device."),
+        (OSError("The disk is gone."), "The disk is gone."),
+        (sqlite3.OperationalError("disk I/O error."), "SQLite: disk I/O error."),
+    ],
+)
+def test_the_command_line_ends_the_message_of_an_error_once(error: OSError | sqlite3.Error, message: str) -> None:
+    assert cli_message(error) == message

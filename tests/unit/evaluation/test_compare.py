@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from llama_index_contextual.errors import InputError
@@ -64,6 +66,14 @@ def test_a_set_that_could_show_five_points_is_not_called_too_small() -> None:
     assert comparison.recommendation.endswith("is not significantly better in nDCG@5 on 400 questions.")
     equal = compare_counts(none=8, structural=8)
     assert equal.recommendation.endswith("is not significantly better in nDCG@5 on 20 questions.")
+
+
+def test_an_advice_that_is_not_significant_names_both() -> None:
+    found = {"none": 8, "weak": 7, "structural": 10}
+    comparison = compare(
+        {name: retriever(n) for name, n in found.items()}, ASKED, ks=[5], costs=dict.fromkeys(found, 0)
+    )
+    assert re.match(r"Use 'none' or 'structural': .* not significant \(.*\), and 'weak' \(", comparison.recommendation)
 
 
 def test_fewer_than_six_questions_show_nothing() -> None:

@@ -67,6 +67,13 @@ def test_the_verdict_follows_the_interval(better: int, same: int, worse: int, ve
     assert result.recommended == ("llm" if verdict == "worth it" else "structural")
 
 
+def test_the_recommendation_names_the_verdict_and_the_price_of_the_rest() -> None:
+    worth, not_worth = moved(20, 30).recommendation, moved(0, 60).recommendation
+    assert worth.startswith("LLM contexts are worth it: ")
+    assert worth.endswith("The other 10 documents would cost $0.25.")
+    assert not_worth.startswith("LLM contexts are not worth it: ")
+
+
 def test_the_number_of_questions_that_would_decide_is_stated() -> None:
     few = moved(3, 9, 1)
     assert few.questions_needed > 13

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from llama_index_contextual.errors import InputError
+from llama_index_contextual.evaluation.compare import compare
 from llama_index_contextual.evaluation.questions import Question
 from llama_index_contextual.evaluation.run import assert_recall, evaluate
 from tests.support.models import CountingEmbedding
@@ -40,6 +41,12 @@ def test_failures_are_sorted_worst_first_and_list_hard_negatives() -> None:
     assert [chunk.node_id for chunk in failed[1].hard_negatives(5)] == ["x", "y"]
     assert [chunk.node_id for chunk in failed[1].hard_negatives(1)] == ["x"]
     assert failed[0].hard_negatives(5) == []
+
+
+def test_repr_has_the_figures() -> None:
+    compared = compare({"mine": FixedRetriever(ANSWERS), "other": FixedRetriever({})}, ASKED, ks=[1, 5])
+    assert repr(compared["mine"]).startswith("mine, 3 questions, in per cent: recall@1 33.3, recall@5 50.0, MRR 50.0")
+    assert [line.partition(" ")[0] for line in repr(compared).splitlines()] == ["mine,", "other,", "Use"]
 
 
 def test_response_times_are_percentiles_of_the_questions() -> None:

@@ -124,6 +124,8 @@ def test_concurrent_calls_that_cost_more_than_their_reserves_raise_the_next_rese
     for call in calls:
         call.settle(Tokens(1, 500_000, 0, 0))
     assert account.reserve(MODEL, Tokens.maximum(10_000, 0)).bound == pytest.approx(1.0)
+    with pytest.raises(BudgetExceededError, match="about 50 times what `estimate` names"):
+        account.reserve(MODEL, Tokens.maximum(1_000_000, 0))
 
 
 async def test_the_last_call_is_sent_if_its_expected_cost_is_within_the_limit() -> None:

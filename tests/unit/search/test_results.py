@@ -194,8 +194,9 @@ def test_evidence_is_attached_to_nodes_not_to_shared_metadata() -> None:
 
 def test_the_text_form_has_a_line_per_result_and_per_warning() -> None:
     long = hit(node=node(text="word " * 100))
-    assert repr(response(hit(), long, warnings=("No lexical index.",))) == (
-        "2 results for 'ACME revenue' (hybrid)\n"
+    stated = response(hit(), long, warnings=("No lexical index.",), confidence=0.923, confidence_level="high")
+    assert repr(stated) == (
+        "2 results for 'ACME revenue' (hybrid, confidence 0.92, high)\n"
         "  ! No lexical index.\n"
         "  1. acme.pdf, pages 3–4, section 2 Results  Revenue grew by 3 %.\n"
         f"  2. acme.pdf, pages 3–4, section 2 Results  {('word ' * 100)[:89]}…"
