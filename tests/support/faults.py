@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from typing import Any, Literal
+from typing import Literal
 
 from tests.support.records import CHAT_PATH, MODEL_PATHS, ApiError, Request
 from tests.support.replies import Reply
@@ -16,12 +15,12 @@ from tests.support.tokens import count, cut
 # fmt: off
 FaultKind = Literal[
     # errors
-    "rate_limit", "insufficient_quota", "server_error", "unavailable", "content_filter_error", "schema_refused",
-    "model_not_found", "invalid_key",
+    "rate_limit", "insufficient_quota", "server_error", "unavailable", "content_filter_error", "model_not_found",
+    "invalid_key",
     # the delivery of the answer
     "drop", "drop_in_body", "hang", "malformed_json", "missing_usage",
     # the reply of the model
-    "empty", "refusal", "content_filter", "length", "malformed_reply", "wrong_ids", "duplicate_ids", "mutate",
+    "empty", "refusal", "content_filter", "length",
 ]
 # fmt: on
 Match = str | Callable[[Request], bool]
@@ -33,7 +32,6 @@ _ERRORS: Mapping[str, tuple[int, str, str | None, str]] = {
     "server_error": (500, "server_error", None, "The server had an error while processing your request."),
     "unavailable": (503, "server_error", None, "The engine is currently overloaded, please try again later."),
     "content_filter_error": (400, "invalid_request_error", "content_filter", "The response was filtered."),
-    "schema_refused": (400, "invalid_request_error", None, "'response_format' of type 'json_schema' is not supported."),
     "model_not_found": (404, "invalid_request_error", "model_not_found", "The model does not exist."),
     "invalid_key": (401, "invalid_request_error", "invalid_api_key", "Incorrect API key provided."),
 }
@@ -43,22 +41,11 @@ def _half(text: str) -> str:
     return cut(text, count(text) // 2)
 
 
-def _with_ids(text: str, change: Callable[[int, list[dict[str, Any]]], int]) -> str:
-    """Change the ids of the contexts in a reply to a call for several; other replies have none."""
-    if not text.startswith("{"):
-        return text
-    contexts = json.loads(text)["contexts"]
-    return json.dumps({"contexts": [entry | {"id": change(entry["id"], contexts)} for entry in contexts]})
-
-
 _DISTORTIONS: Mapping[str, Callable[[Reply, str], Reply]] = {
     "empty": lambda reply, _: replace(reply, text=""),
     "refusal": lambda *_: Reply(refusal="I'm sorry, I cannot help with that request."),
     "content_filter": lambda reply, text: replace(reply, text=_half(text), finish_reason="content_filter"),
     "length": lambda reply, text: replace(reply, text=_half(text), finish_reason="length"),
-    "malformed_reply": lambda reply, text: replace(reply, text=_half(text)),
-    "wrong_ids": lambda reply, text: replace(reply, text=_with_ids(text, lambda known, _: known + 1_000_000)),
-    "duplicate_ids": lambda reply, text: replace(reply, text=_with_ids(text, lambda _, all_: all_[0]["id"])),
 }
 
 
@@ -72,11 +59,10 @@ class Fault:
     after: int = 0
     retry_after: float | str | None = None
     seconds: float | None = None
-    mutate: Callable[[str], str] | None = None
 
     def applies(self, request: Request) -> bool:
         """Whether the request is one the fault is meant for."""
-        if (self.mutate or self.kind in _DISTORTIONS) and request.path != CHAT_PATH:
+        if self.kind in _DISTORTIONS and request.path != CHAT_PATH:
             return False
         if callable(self.match):
             return self.match(request)
@@ -105,8 +91,6 @@ class Fault:
 
     def distort(self, reply: Reply) -> Reply:
         """Return the reply as the fault leaves it."""
-        if self.mutate is not None:
-            return replace(reply, text=self.mutate(reply.text or ""))
         distortion = _DISTORTIONS.get(self.kind)
         return distortion(reply, reply.text or "") if distortion else reply
 
@@ -128,7 +112,6 @@ class Faults:
         *,
         retry_after: float | str | None = None,
         seconds: float | None = None,
-        mutate: Callable[[str], str] | None = None,
     ) -> Fault:
         """Script a fault.
 
@@ -141,12 +124,11 @@ class Faults:
             after: How many matching requests are served before the first hit.
             retry_after: Value of the Retry-After header of an error; None for no header.
             seconds: How long "hang" lasts before the normal answer; None until the stop.
-            mutate: For "mutate", the change to the text of the reply.
 
         Returns:
             The fault; setting its `times` to 0 ends it.
         """
-        fault = Fault(kind, times, match, after, retry_after, seconds, mutate)
+        fault = Fault(kind, times, match, after, retry_after, seconds)
         self._scripted.append(fault)
         return fault
 

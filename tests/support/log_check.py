@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import inf
 from pathlib import Path
@@ -32,9 +31,7 @@ def _tokens(text: str, name: str = "o200k_base") -> list[int]:
 def _prompt(body: dict[str, Any]) -> list[int]:
     """Return the tokens of a chat prompt, written as the chat format has it."""
     start, end, separator = 200264, 200265, 200266
-    schema = (body.get("response_format") or {}).get("json_schema")
-    extra = [json.dumps(part, ensure_ascii=False) for part in (body.get("tools"), schema) if part]
-    tokens = [token for text in extra for token in _tokens(text)]
+    tokens = _tokens(json.dumps(body["tools"], ensure_ascii=False)) if body.get("tools") else []
     for message in body["messages"]:
         tokens += [start, *_tokens(message["role"]), separator, *_tokens(message_text(message)), end]
     return [*tokens, start, *_tokens("assistant"), separator]
@@ -65,17 +62,6 @@ def _read(path: str | Path) -> list[Call]:
     return [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
 
 
-def cacheable(path: str | Path) -> int:
-    """Return the tokens that could have come from the cache, if the first call of each prefix had been answered first.
-
-    Args:
-        path: The log as `LoopbackProvider.write_log` writes it.
-    """
-    paid = [call for call in _read(path) if call["path"] == CHAT_PATH and call["status"] == 200]
-    shared = Counter(prefix for call in paid if not call["batch_id"] for prefix in _prefixes(call))
-    return sum((calls - 1) * (1024 if size == 1024 else 128) for (size, _), calls in shared.items())
-
-
 def _most_in_flight(calls: Sequence[Call]) -> int:
     """Return the most calls that were open at one time."""
     steps = [(call["arrived"], 1) for call in calls] + [(call["completed"] or inf, -1) for call in calls]
@@ -94,10 +80,6 @@ def _repeats(calls: Sequence[Call], keys: Callable[[Call], Iterable[str]]) -> in
             for key in keys(call):
                 succeeded[key] = min(call["completed"], succeeded.get(key, call["completed"]))
     return sum(succeeded.get(key, inf) <= call["arrived"] for call in calls for key in keys(call))
-
-
-def _question(call: Call) -> list[str]:
-    return [json.dumps([call["body"]["model"], call["body"]["messages"]])]
 
 
 def _chunks(call: Call) -> list[str]:

@@ -11,7 +11,7 @@ EMBEDDINGS_PATH = "/v1/embeddings"
 CONTEXTUAL_PATH = "/v1/contextualizedembeddings"
 MODEL_PATHS = frozenset({CHAT_PATH, EMBEDDINGS_PATH, CONTEXTUAL_PATH})
 
-_CHUNK = re.compile(r"<chunks?\b[^>]*>(.*?)</chunks?>", re.DOTALL | re.IGNORECASE)
+_CHUNK = re.compile(r"<chunk\b[^>]*>(.*?)</chunk>", re.DOTALL | re.IGNORECASE)
 _SECRET_HEADERS = frozenset({"authorization", "api-key"})
 _NOT_LOGGED = frozenset({"raw", "query", "worked"})
 
@@ -70,7 +70,7 @@ class Request:
 
     @property
     def chunk(self) -> str:
-        """The last `<chunk>...</chunk>` or `<chunks>...</chunks>` of the prompt, or the text of the last message."""
+        """The last `<chunk>...</chunk>` of the prompt, or the text of the last message."""
         marked = _CHUNK.findall(self.text)
         if marked:
             return str(marked[-1]).strip()

@@ -36,7 +36,6 @@ class Reply:
 
 ReplyFunction = Callable[[Request], "str | Reply"]
 
-_MARK = re.compile(r"\[#(\d+)\]")
 _FILLER = ("section", "document", "overview", "details", "subject", "context", "report", "summary")
 _STREAM_PIECE = re.compile(r"(?:\S+\s*|\s+){1,4}")
 
@@ -59,16 +58,8 @@ def context_for(text: str, size: int) -> str:
     return " ".join(parts) + "."
 
 
-def _marked(prompt: str, number: str, size: int) -> dict[str, Any]:
-    """Return the entry for a chunk that is marked in the prompt, made of the chunk's words."""
-    stretch = prompt.partition(f"[#{number}]")[2].partition(f"[/#{number}]")[0]
-    return {"id": int(number), "context": context_for(stretch, size)}
-
-
 def default_reply(request: Request, size: int) -> Reply:
-    """Answer with a context for the chunk of the prompt, or with one for each of its marked chunks."""
-    if calls := _MARK.findall(request.chunk):
-        return Reply(json.dumps({"contexts": [_marked(request.text, number, size) for number in calls]}))
+    """Answer with a context for the chunk of the prompt."""
     return Reply(context_for(request.chunk, size))
 
 

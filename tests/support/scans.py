@@ -56,13 +56,10 @@ def skewed(image: Image.Image, degrees: float) -> Image.Image:
     return image.rotate(degrees, resample=Image.Resampling.BICUBIC, fillcolor=255)
 
 
-def pdf_of_images(images: Iterable[Image.Image], *, text_first: str = "") -> bytes:
-    """Return a PDF with one image per page; `text_first` adds a page with a text layer before them."""
+def pdf_of_images(images: Iterable[Image.Image]) -> bytes:
+    """Return a PDF with one image per page."""
     pdf = FPDF(unit="pt", format="A4")
     pdf.set_auto_page_break(False)
-    if text_first:
-        pdf.add_page()
-        texts(pdf, [text_first])
     for image in images:
         width, height = (842, 595) if image.width > image.height else (595, 842)
         pdf.add_page(format=(width, height))

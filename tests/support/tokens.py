@@ -1,8 +1,8 @@
 """Token counts, offline and cheap for prompts that share long prefixes, and the prefix cache of the provider.
 
 A prompt is serialized as the chat format does it: for each message a start mark, the role, a separator, the content and
-an end mark, and at the end the opening of the answer. Tools and a JSON schema go before the messages, as text. Tool
-calls of earlier turns follow the content.
+an end mark, and at the end the opening of the answer. Tools go before the messages, as text. Tool calls of earlier
+turns follow the content.
 
 Rules of the cache: a request gets the longest prefix it shares with an earlier request of the same model whose answer,
 a 200, was complete when the request arrived; at least 1,024 tokens and in steps of 128. `prompt_cache_key`, when given,
@@ -72,9 +72,8 @@ def cut(text: str, limit: int, name: str = DEFAULT_ENCODING) -> str:
 
 def serialize_prompt(request: Request) -> bytes:
     """Return the tokens of the whole prompt of a chat request."""
-    schema = (request.fields.get("response_format") or {}).get("json_schema")
-    preamble = [json.dumps(part, ensure_ascii=False) for part in (request.fields.get("tools"), schema) if part]
-    parts = [encode(text) for text in preamble]
+    tools = request.fields.get("tools")
+    parts = [encode(json.dumps(tools, ensure_ascii=False))] if tools else []
     for message in request.messages:
         calls = message.get("tool_calls")
         content = message_text(message) + (json.dumps(calls, ensure_ascii=False) if calls else "")

@@ -25,6 +25,10 @@ def test_a_custom_variable_may_follow_the_chunk() -> None:
     assert ContextPrompt("{segment} {chunk} {rules}", {"rules": "Be short."}).suffix(VALUES) == "The chunk. Be short."
 
 
+def test_the_published_names_are_those_of_the_variables() -> None:
+    assert ContextPrompt("{{WHOLE_DOCUMENT}} {{CHUNK_CONTENT}}") == ContextPrompt("{segment} {chunk}")
+
+
 def test_template_and_variables_make_the_identity() -> None:
     template = "{a} {b} {segment} {chunk}"
     prompts = [
