@@ -303,28 +303,6 @@ def test_a_model_that_reads_the_messages_corrects_any_wrong_call_at_once(filled:
 
 
 class TestSources:
-    def test_the_system_prompt_describes_the_documents(self, filled: Project) -> None:
-        message = ContextualKnowledge(filled).build_context()
-        assert "Searches the 3 documents of 'reports'" in message
-        assert "Tariff note" in message
-        assert (
-            ContextualKnowledge(filled, description="Our manuals.")
-            .build_context()
-            .startswith("<knowledge_base>\nOur manuals.\n")
-        )
-
-    def test_a_projects_retriever_answers_as_the_project_does(self, filled: Project) -> None:
-        whole, narrow = ContextualKnowledge(filled), ContextualKnowledge(filled.as_retriever(similarity_top_k=1))
-        documents = narrow.search(QUESTION, max_results=3)
-        assert documents == whole.search(QUESTION, max_results=3)
-        assert len(documents) == 3
-        assert documents[0].meta_data["confidence"] > 0
-        assert narrow.search(QUESTION, filters={"kind": "md"}) == whole.search(QUESTION, filters={"kind": "md"})
-        assert asyncio.run(narrow.asearch(QUESTION, max_results=3)) == documents
-        assert narrow.get_valid_filters() == whole.get_valid_filters()
-        with pytest.raises(InputError, match="No document has the field 'colour'"):
-            narrow.search(QUESTION, filters={"colour": "red"})
-
     def test_filters_of_a_retriever_and_of_a_search_both_apply(self, filled: Project) -> None:
         markdown = to_filters({"kind": "md"})
         knowledge = ContextualKnowledge(filled.as_retriever(filters=markdown))
@@ -348,45 +326,6 @@ class TestSources:
             knowledge.search(QUESTION, max_results=-1)
         with pytest.raises(InputError, match="The query is empty"):
             knowledge.search(" ")
-
-    async def test_its_tools_return_json(self, filled: Project) -> None:
-        knowledge = ContextualKnowledge(filled, max_results=1)
-        (tool,), (awaited,) = knowledge.get_tools(), await knowledge.aget_tools()
-        assert tool(QUESTION) == await awaited(QUESTION)
-        (passage,) = json.loads(tool(QUESTION))
-        assert passage["meta_data"]["file_name"] == "manual.txt"
-
-
-def test_a_dict_filter_means_equality_any_of_a_list_or_operators(filled: Project) -> None:
-    knowledge = ContextualKnowledge(filled)
-    for filters, kinds in (
-        ({"kind": ["md", "txt"], "year": 2026}, {"txt"}),
-        ({"year": {">": 2026}}, {"md"}),
-        ({}, {"md", "txt", "pdf"}),
-    ):
-        documents = knowledge.search("error tariff revenue pump duty", filters=filters)
-        assert {document.meta_data["kind"] for document in documents} == kinds
-    with pytest.raises(InputError, match="use a string or a number"):
-        knowledge.search("pump", filters={"kind": {"==": {"nested": "dict"}}})
-
-
-async def test_a_question_of_a_megabyte_is_shortened_with_a_warning(filled: Project) -> None:
-    query = f"TS-999 {'pump ' * 200_000}"
-    for knowledge in (ContextualKnowledge(filled), ContextualKnowledge(filled.as_retriever())):
-        for document in (knowledge.retrieve(query), await knowledge.aretrieve(query)):
-            assert "TS-999" in document[0].content
-            assert document[0].meta_data["note"].startswith("The query has 1,000,006 characters: only its beginning")
-            assert document[0].meta_data["note"].count("characters: only its beginning") == 1
-
-
-def test_instructions_and_descriptions_name_the_tools_that_are_offered(filled: Project) -> None:
-    tools = ContextualTools(filled)
-    texts = [tools.instructions or "", *(function.description or "" for function in tools.functions.values())]
-    named = {name for text in texts for name in re.findall(r"`((?:search|grep|outline|read)\w*)`", text)}
-    assert named
-    assert named <= set(tools.functions)
-    plain = ContextualTools(filled, suffix="")
-    assert "`outline` lists documents" in (plain.instructions or "")
 
 
 def test_a_model_reads_that_nothing_was_found_and_which_word_is_missing(filled: Project) -> None:

@@ -12,21 +12,15 @@ from typing import Any
 import pytest
 from llama_index.core import StorageContext, load_index_from_storage
 from llama_index.core.llms import MockLLM
-from llama_index.core.node_parser import NodeParser
 from llama_index.core.retrievers import QueryFusionRetriever
-from llama_index.core.schema import NodeWithScore, TransformComponent
-from llama_index.retrievers.bm25 import BM25Retriever
+from llama_index.core.schema import NodeWithScore
 from llama_index.vector_stores.faiss import FaissVectorStore
 
 from llama_index_contextual import (
-    ChunkNodeParser,
-    HybridRetriever,
     LexicalRetriever,
-    LLMContextualizer,
     Project,
     ProjectConfig,
     ProjectManager,
-    SegmentNodeParser,
     SemanticRetriever,
     open_storage_context,
 )
@@ -54,32 +48,6 @@ def ids(hits: list[NodeWithScore]) -> list[str]:
 
 def legs(project: Project, **options: Any) -> tuple[SemanticRetriever, LexicalRetriever]:
     return SemanticRetriever(project.index, **options), LexicalRetriever(project.live_version.index, **options)
-
-
-def test_custom_node_parsers_for_8000_token_segments_and_800_token_chunks() -> None:
-    assert issubclass(SegmentNodeParser, NodeParser)
-    assert issubclass(ChunkNodeParser, NodeParser)
-    assert SegmentNodeParser().segment_size == 8_000
-    assert ChunkNodeParser().chunk_size == 800
-
-
-def test_a_transform_component_that_adds_llm_context() -> None:
-    assert issubclass(LLMContextualizer, TransformComponent)
-
-
-def test_a_query_fusion_retriever_over_the_faiss_and_bm25_retrievers_answers_as_the_project_does(
-    project: Project,
-) -> None:
-    assert issubclass(HybridRetriever, QueryFusionRetriever)
-    assert issubclass(LexicalRetriever, BM25Retriever)
-    semantic, lexical = legs(project)
-    hybrid = HybridRetriever([semantic, lexical])
-    for retriever, mode in ((hybrid, None), (semantic, "semantic"), (lexical, "lexical")):
-        for question in QUESTIONS:
-            expected = project.retrieve(question, mode=mode)
-            hits = retriever.retrieve(question)
-            assert ids(hits) == ids([*expected.results])
-            assert [hit.score for hit in hits] == [hit.score for hit in expected.results]
 
 
 def test_llama_indexs_own_query_fusion_retriever_answers_as_reciprocal_rank_fusion_does(project: Project) -> None:

@@ -229,11 +229,6 @@ def test_a_hostile_text_adds_no_mark_to_a_prompt(door: str, projects: dict[str, 
     assert found[HOSTILE] == found[SOBER]
 
 
-def test_the_hostile_text_is_in_the_prompts(projects: dict[str, Project]) -> None:
-    prompts = [prompt for door in DOORS.values() for prompt in door.prompts_of(projects[HOSTILE], HOSTILE)]
-    assert sum("Last question: What else?" in prompt for prompt in prompts) >= 10
-
-
 FILLS = {"format_messages", "partial_format", "apredict", "PromptTemplate", "DatasetGenerator", "ChatMessage"}
 """Functions that fill in a template, or make a message for a model."""
 CONVERSATION = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +52,6 @@ from llama_index_contextual.answering.judge import JUDGE_PROMPT, Judge
 from llama_index_contextual.answering.prompts import ANSWER, CLARIFY, CONDENSE, NOT_FOUND, STYLES, TRANSLATE
 from llama_index_contextual.embeddings.voyage import VoyageContextualEmbedding
 from llama_index_contextual.errors import ConfigurationError, ModelError
-from llama_index_contextual.evaluation.compare import compare_variants, sweep_answers, sweep_variants
 from llama_index_contextual.index.ledger import Ledger
 from llama_index_contextual.index.versions import current_name
 from llama_index_contextual.search.response import IndexScore
@@ -724,18 +722,3 @@ def test_a_mistyped_keyword_is_told_the_right_one(reports: Project, method: str,
     with pytest.raises(TypeError, match=expected):
         getattr(reports, method)(**{slip: 1})
     assert meant in inspect.signature(getattr(reports, method)).parameters
-
-
-@pytest.mark.parametrize(
-    ("function", "slip", "meant"),
-    [
-        (compare_variants, "variant", "variants"),
-        (sweep_variants, "chunk_size", "chunk_sizes"),
-        (sweep_answers, "top_k", "top_ks"),
-    ],
-)
-def test_a_mistyped_keyword_of_an_evaluation_is_told_the_right_one(
-    reports: Project, function: Callable[..., Any], slip: str, meant: str
-) -> None:
-    with pytest.raises(TypeError, match=rf"keyword argument '{slip}'; did you mean '{meant}'\?"):
-        function(reports, **{slip: 1})

@@ -20,7 +20,6 @@ from llama_index.core.query_engine import (
 )
 from llama_index.core.question_gen.types import SubQuestion
 from llama_index.core.selectors import LLMSingleSelector
-from llama_index.core.storage.docstore import SimpleDocumentStore
 from llama_index.core.tools import QueryEngineTool
 from llama_index.core.vector_stores import SimpleVectorStore
 from llama_index.llms.openai import OpenAI
@@ -193,24 +192,11 @@ def pipeline(**options: object) -> IngestionPipeline:
 
 
 class TestPipeline:
-    async def test_run_and_arun_give_the_same_nodes(self) -> None:
-        nodes, awaited = pipeline().run(documents=documents()), await pipeline().arun(documents=documents())
-        assert [node.node_id for node in nodes] == [node.node_id for node in awaited]
-        assert [node.metadata["context"] for node in nodes] == [node.metadata["context"] for node in awaited]
-        assert all(node.embedding for node in nodes)
-
     def test_a_cache_answers_the_second_run(self) -> None:
         ours = pipeline(cache=IngestionCache())
         first = ours.run(documents=documents())
         assert [node.node_id for node in ours.run(documents=documents())] == [node.node_id for node in first]
         assert len(ours.cache.cache._collections_mappings["llama_cache"]) == 4
-
-    def test_a_document_store_skips_known_documents(self) -> None:
-        ours = pipeline(docstore=SimpleDocumentStore())
-        assert ours.run(documents=documents())
-        assert ours.run(documents=documents()) == []
-        changed = [Document(text=f"{TEXT} Changed.", doc_id="manual.txt", metadata={"title": "Manual"})]
-        assert {node.ref_doc_id for node in ours.run(documents=changed)} == {"manual.txt"}
 
     def test_another_vector_store_keeps_offsets_and_contexts(self) -> None:
         store, model = SimpleVectorStore(), WordLlamaEmbedding()

@@ -30,7 +30,6 @@ from llama_index_contextual.project.project import Project
 from llama_index_contextual.tools.models import TOOLS
 from tests.support.cli import run
 from tests.support.documents import pdf_bytes, write_texts
-from tests.support.models import ScriptedLLM
 from tests.support.recorder import PATIENCE
 from tests.support.replies import Reply
 from tests.support.server import LoopbackProvider
@@ -220,20 +219,6 @@ async def test_a_question_is_answered_by_the_projects_llm_with_sources(
         assert text_of(await called(server, "ask", question=QUESTION)) == shown
 
 
-async def test_an_answer_that_cites_nothing_says_so_and_lists_what_was_read(filled: Project) -> None:
-    llm = ScriptedLLM(default="The pump runs dry.")
-    server = make_server([ProjectManager(filled.directory.parent).load("reports", llm=llm)])
-    result = await called(server, "ask", question=QUESTION)
-    assert result.structured_content is not None
-    assert (result.structured_content["note"], result.structured_content["sources"]) == (
-        "The answer cites no source.",
-        [],
-    )
-    assert result.structured_content["read"][0].startswith("[Source 1] manual.txt (doc_id 'reports/manual.txt'")
-    lines = text_of(result).splitlines()
-    assert lines[:4] == ["The pump runs dry.", "", "The answer cites no source.", "Read, but not cited:"]
-
-
 async def test_without_an_llm_the_passages_are_returned_with_a_note(filled: Project) -> None:
     message = text_of(await called(make_server([filled]), "ask", question=QUESTION))
     assert message.startswith("No LLM is available to write an answer: Project 'reports' has no LLM, because its")
@@ -325,10 +310,3 @@ def test_the_command_refuses_an_open_server_in_one_line(
     result = run("mcp", "reports", "--root", filled.directory.parent, "--http", "--host", "192.168.1.5")
     assert result.code == 1
     assert message in " ".join(result.err.split())
-
-
-def test_the_command_names_the_host_that_clients_use(filled: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("llama_index_contextual.mcp.serve_http", lambda *_, **__: None)
-    options = ("--http", "--host", "0.0.0.0", "--token", TOKEN, "--allow-host", "docs.example")
-    result = run("mcp", "reports", "--root", filled.directory.parent, *options)
-    assert result.err == "Serving at http://docs.example:8000/mcp; Ctrl-C stops it.\n"

@@ -34,7 +34,6 @@ from llama_index_contextual.models import (
 )
 from llama_index_contextual.money.price import Prices
 from llama_index_contextual.project.manager import ProjectManager
-from tests.support.models import CountingEmbedding, ScriptedLLM
 
 NAMES = ("openai:gpt-4.1", "openai:text-embedding-3-small")
 
@@ -120,16 +119,6 @@ def test_a_missing_package_is_named_with_its_pip_command(
 
 
 # ---- what is found ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.usefixtures("key")
-def test_openai_models_do_not_retry_on_their_own() -> None:
-    llm, embedding = load_llm(NAMES[0]), load_embed_model(NAMES[1])
-    assert isinstance(llm, OpenAI)
-    assert isinstance(embedding, OpenAIEmbedding)
-    assert (llm.model, llm.max_retries, llm.temperature) == ("gpt-4.1", 0, 0.0)
-    assert (embedding.model_name, embedding.max_retries) == ("text-embedding-3-small", 0)
-    assert embedding.embed_batch_size == 2048
 
 
 @pytest.mark.usefixtures("key")
@@ -240,13 +229,6 @@ def test_an_object_has_the_name_of_its_setting() -> None:
     assert model_name(OpenAIEmbedding()) == "openai:text-embedding-ada-002"
 
 
-def test_other_objects_are_named_by_class_and_model() -> None:
-    assert model_name(CountingEmbedding()) == "CountingEmbedding:counting"
-    assert model_name(ScriptedLLM(model_name="s")) == "ScriptedLLM:s"
-    assert model_name(MockLLM()) == "MockLLM:unknown"
-    assert model_name(MockEmbedding(embed_dim=3)) == "MockEmbedding:unknown"
-
-
 class Prefixed(OpenAIEmbedding):
     """A user's subclass."""
 
@@ -288,12 +270,6 @@ def test_a_subclass_has_no_prices_and_no_batches_of_its_parent() -> None:
     logged = LLMContextualizer(llm=Logged(model="gpt-4o", api_key="any"))
     assert Prices().price(logged.model) is None
     assert models.provider_of(logged.model) is None
-
-
-def test_only_classes_of_the_table_are_created() -> None:
-    targets = [target for p in models.PROVIDERS.values() for target in (p.llm, p.embedding) if target]
-    own = "llama_index_contextual.embeddings."
-    assert all(target.startswith(("llama_index.llms.", "llama_index.embeddings.", own)) for target in targets)
 
 
 # ---- identity --------------------------------------------------------------------------------------------------------

@@ -81,16 +81,6 @@ def test_a_text_from_outside(text: Callable[[int], str], depth: int, project: Pr
         assert "recursion depth" not in outcome(call)
 
 
-@pytest.mark.parametrize("depth", DEPTHS)
-@pytest.mark.parametrize("text", TEXTS)
-def test_filters_of_a_tool(text: Callable[[int], str], depth: int, project: Project) -> None:
-    (search,) = (tool for tool in project.as_tools() if tool.metadata.get_name().startswith("search"))
-    for filters in (text(depth), f'{{"kind": {text(depth)}}}'):
-        reply = str(search.call(query="pump", filters=filters))
-        assert "recursion depth" not in reply
-        assert "filter" in reply.lower()
-
-
 @pytest.mark.parametrize("depth", VALUES)
 @pytest.mark.parametrize("text", TEXTS)
 async def test_filters_of_mcp_agno_and_commands(text: Callable[[int], str], depth: int, project: Project) -> None:

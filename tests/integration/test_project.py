@@ -5,13 +5,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import inspect
-import io
-import json
 import re
 import signal
 from collections.abc import Callable, Iterator
-from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +28,7 @@ from llama_index_contextual.errors import (
     ProjectError,
     ReadOnlyVersionError,
 )
-from llama_index_contextual.ingestion.report import IngestProgress, progress_bar
+from llama_index_contextual.ingestion.report import IngestProgress
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.retrievers import HybridRetriever, LexicalRetriever, SemanticRetriever
@@ -75,12 +71,6 @@ def digests(directory: Path) -> dict[str, str]:
 def test_retrieving_before_ingesting_names_the_method_to_call(project: Project) -> None:
     with pytest.raises(NoVersionError, match=r"Project 'reports' has no version yet: run `project.ingest\(\[...\]\)`"):
         project.retrieve("anything")
-
-
-@pytest.mark.parametrize("part", ["storage_context", "index"])
-def test_there_is_no_index_before_the_first_version(project: Project, part: str) -> None:
-    with pytest.raises(NoVersionError, match="has no version yet"):
-        getattr(project, part)
 
 
 def test_inputs_are_a_single_item_or_any_iterable(project: Project, tiny_folder: Path) -> None:
@@ -177,31 +167,6 @@ def test_without_a_key_ingesting_names_both_solutions_and_publishes_nothing(
     assert list((project.directory / "versions").glob("*")) == []
 
 
-def test_without_a_key_the_error_of_an_engine_says_that_an_llm_can_be_passed(reports: Project) -> None:
-    with pytest.raises(ModelError, match=r"has no LLM, because its settings name none.*, pass an object as llm=,"):
-        reports.as_query_engine()
-    reports.update_config(answer_llm=DEFAULT_LLM)
-    with pytest.raises(ModelError, match=r"needs OPENAI_API_KEY.* or an object passed as `llm=`"):
-        reports.as_query_engine()
-
-
-@pytest.mark.parametrize("setting", ["embed_model", "llm"])
-@pytest.mark.parametrize("name", ["os:system", "openai", "openai:", "builtins:eval", ""])
-def test_an_unknown_embedding_model_is_named_with_the_known_ones(
-    manager: ProjectManager, text_folder: Path, setting: str, name: str
-) -> None:
-    message = rf"'{setting}' is '{name}', which is not the name of an? [a-zA-Z ]+: use one of openai:"
-    with pytest.raises(ModelError, match=message):
-        manager.create("a", ProjectConfig.local(**{setting: name}))
-    assert manager.list() == []
-    project = manager.create("a", ProjectConfig.local(context="llm"))
-    with pytest.raises(ModelError, match=message):
-        project.update_config(**{setting: name})
-    project.state.config = project.config.changed(**{setting: name})  # as from the environment, or an older release
-    with pytest.raises(ModelError, match=message):
-        project.ingest([text_folder])
-
-
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
@@ -258,25 +223,6 @@ def test_a_top_k_beyond_the_corpus_returns_all_chunks_every_time(reports: Projec
         assert [chunk.rank for chunk in response] == list(range(1, len(response) + 1))
 
 
-@pytest.mark.parametrize(("indexes", "wanted"), [("lexical", "hybrid"), ("semantic", "lexical")])
-def test_a_mode_without_its_index_falls_back_with_a_warning(
-    manager: ProjectManager, text_folder: Path, caplog: pytest.LogCaptureFixture, indexes: Any, wanted: Any
-) -> None:
-    project = manager.create("a", ProjectConfig.local(indexes=indexes))
-    project.ingest([text_folder])
-    response = project.retrieve("error TS-999", mode=wanted)
-    assert (response.mode_requested, response.mode_used) == (wanted, indexes)
-    (warning,) = response.warnings
-    assert warning.startswith(f"Mode '{wanted}' was requested, but there is no ")
-    assert warning in caplog.messages
-
-
-def test_a_response_can_be_written_as_json(reports: Project) -> None:
-    answer = json.loads(json.dumps(reports.retrieve("error TS-999").to_dict(), allow_nan=False))
-    assert answer["results"][0]["source"]["file_path"] == "reports/manual.txt"
-    assert "TS-999" in answer["results"][0]["text"]
-
-
 def test_an_existing_retriever_follows_the_live_version(project: Project, text_folder: Path) -> None:
     retriever = project.as_retriever(mode="lexical", similarity_top_k=1)
     project.ingest([text_folder / "manual.txt"])
@@ -289,17 +235,6 @@ def test_an_existing_retriever_follows_the_live_version(project: Project, text_f
 
 
 # ---- in LlamaIndex -------------------------------------------------------------------------------------------------
-
-
-def test_its_query_engine_shows_the_llm_source_and_text(reports: Project) -> None:
-    llm = ScriptedLLM(default="The pump runs dry.")
-    response = reports.as_query_engine(llm=llm).query("What does error TS-999 mean?")
-    assert str(response) == "The pump runs dry."
-    (prompt,) = llm.history
-    assert "Source: manual.txt" in prompt
-    assert "Error TS-999 means that the pump runs dry" in prompt
-    assert "_contextual_" not in prompt
-    assert "chunk_index" not in prompt
 
 
 def test_its_storage_context_loads_as_a_stock_index_and_does_not_change(reports: Project) -> None:
@@ -356,22 +291,6 @@ def test_slow_methods_have_an_async_twin_with_the_same_signature_and_documentati
             assert blocking.__doc__ == twin.__doc__
 
 
-def test_only_settings_are_passed_as_arbitrary_keywords() -> None:
-    methods = dict(inspect.getmembers(Project, inspect.isfunction))
-    takes_any = [
-        name
-        for name, method in methods.items()
-        if any(one.kind is one.VAR_KEYWORD for one in inspect.signature(method).parameters.values())
-    ]
-    assert takes_any == ["aupdate_config", "update_config"]
-
-
-@pytest.mark.parametrize("name", ["ingest", "retrieve", "as_tool"])
-def test_an_unknown_keyword_is_a_type_error(reports: Project, name: str) -> None:
-    with pytest.raises(TypeError, match="unexpected keyword argument 'topk'"):
-        getattr(reports, name)(*([] if name == "as_tool" else ["x"]), topk=3)
-
-
 async def test_an_async_method_does_the_same_as_its_blocking_twin(manager: ProjectManager, text_folder: Path) -> None:
     llm = ScriptedLLM()
     project = manager.create("awaited", ProjectConfig(), llm=llm, embed_model=CountingEmbedding())
@@ -414,15 +333,6 @@ def test_the_offsets_of_a_result_give_its_text_in_the_document(reports: Project)
     assert reports.read("reports/manual.txt", 0, 9) == documents.TEXT[:9]
 
 
-def test_an_unknown_document_is_named(reports: Project) -> None:
-    with pytest.raises(InputError, match=r"Project 'reports' has no document 'b.pdf'") as raised:
-        reports.read("b.pdf")
-    assert raised.value.value == "b.pdf"
-    for doc_ids in (["b.pdf"], "b.pdf"):
-        with pytest.raises(InputError, match=r"Project 'reports' has no document 'b.pdf'"):
-            reports.remove(doc_ids)
-
-
 # ---- contents of its files ------------------------------------------------------------------------------------------
 
 
@@ -456,18 +366,6 @@ def test_a_damaged_ledger_is_named_with_a_solution(project: Project, text_folder
 
 
 # ---- progress ------------------------------------------------------------------------------------------------------
-
-
-def test_progress_starts_with_the_total_and_ends_with_everything_done(project: Project, text_folder: Path) -> None:
-    (text_folder / "bad.txt").write_bytes(b"\x00\x01\x02" * 100)
-    states: list[IngestProgress] = []
-    project.ingest([text_folder], progress=states.append)
-    assert states[0] == IngestProgress(stage="ingest", documents_total=3)
-    for earlier, later in pairwise(states):
-        assert earlier.documents_read <= later.documents_read
-        assert earlier.chunks_done <= later.chunks_done
-    assert [state.stage for state in states[-2:]] == ["publish", "done"]
-    assert states[-1].chunks_done == 2
 
 
 def test_unchanged_documents_do_not_count_in_the_progress(project: Project, text_folder: Path) -> None:
@@ -508,21 +406,6 @@ def test_an_interruption_leaves_the_old_version_live_and_keeps_paid_contexts(
     calls = len(llm.history)
     assert project.ingest([text_folder]).contexts_paid == 0
     assert len(llm.history) == calls
-
-
-def test_the_progress_bar_shows_the_work_and_finishes(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = io.StringIO()
-    monkeypatch.setattr("sys.stderr", shown)
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    with progress_bar() as report:
-        assert "document" not in shown.getvalue(), "nothing is shown before there is something to do"
-        report(IngestProgress(stage="ingest", documents_total=2))
-        all_read = IngestProgress(stage="publish", documents_read=2, documents_total=2, chunks_done=1234)
-        report(all_read)
-        report(replace(all_read, stage="done"))
-    assert "2/2 documents · 1,234 chunks" in shown.getvalue()
-    assert re.search(r"\d:\d\d:\d\d", shown.getvalue())
 
 
 # ---- the number of results has two names -----------------------------------------------------------------------------

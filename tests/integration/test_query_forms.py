@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import unicodedata
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -23,7 +22,7 @@ from llama_index_contextual import (
     ProjectManager,
     SemanticRetriever,
 )
-from llama_index_contextual.agno import ContextualKnowledge, ContextualTools
+from llama_index_contextual.agno import ContextualKnowledge
 from llama_index_contextual.config import Mode
 from llama_index_contextual.embeddings.queries import QueryEmbedder
 from llama_index_contextual.index.analysis import MAX_CHARACTERS, cut_query, normalise_query
@@ -162,11 +161,6 @@ def test_the_form_of_a_question_changes_no_result(project: Project, door: str, m
             assert ask(form) == expected, name
 
 
-def test_all_doors_are_compared(project: Project) -> None:
-    assert doors(project, "hybrid").keys() == set(DOORS)
-    assert ContextualTools(project)  # whose search is that of the tools
-
-
 def test_a_response_has_the_question_as_it_was_typed(project: Project) -> None:
     for form in FORMS.values():
         assert project.retrieve(form).query == form
@@ -202,17 +196,6 @@ def test_all_forms_of_a_question_are_embedded_once() -> None:
     vectors = [embedder.embed([form]) for form in (QUESTION, *FORMS.values())]
     assert embedding.queries == [QUESTION]
     assert all(vector == vectors[0] for vector in vectors)
-
-
-def test_all_forms_of_a_question_share_an_answer(project: Project, tmp_path: Path) -> None:
-    from llama_index_contextual.answering.query_engine import AnswerCache
-
-    llm, cache = ScriptedLLM(default="At six [Source 1]."), AnswerCache(tmp_path / "answers.sqlite")
-    engine = project.as_query_engine(llm=llm, cache=cache)
-    answers = [str(engine.query(form)) for form in (QUESTION, *FORMS.values())]
-    assert set(answers) == {"At six [Source 1]."}
-    assert len(llm.history) == 1
-    assert len(cache) == 1
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)

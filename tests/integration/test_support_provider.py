@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import doctest
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -55,15 +54,6 @@ def test_repeated_prompts_are_cached_in_steps(client: openai.OpenAI, tokens: int
     assert [usage.prompt_tokens_details.cached_tokens for usage in usages] == [0, expected, 0]
 
 
-def test_concurrent_first_calls_find_nothing_in_the_cache(provider: LoopbackProvider, client: openai.OpenAI) -> None:
-    with ThreadPoolExecutor(4) as threads:
-        with provider.hold():
-            waiting = [threads.submit(ask, client, "a" * 9_000) for _ in range(4)]
-            provider.wait_in_flight(4)
-        assert {call.result().usage.prompt_tokens_details.cached_tokens for call in waiting} == {0}
-    assert (provider.in_flight, provider.in_flight_max) == (0, 4)
-
-
 def test_calls_given_up_are_not_paid_but_charged(provider: LoopbackProvider, client: openai.OpenAI) -> None:
     provider.latency = 3600
     with pytest.raises(openai.APITimeoutError):
@@ -71,24 +61,6 @@ def test_calls_given_up_are_not_paid_but_charged(provider: LoopbackProvider, cli
     # The client may have given up before the call arrived.
     provider.wait_until(lambda: [record.paid for record in provider.history if record.completed] == [False])
     assert len(provider.charged()) == 1
-
-
-def test_random_faults_depend_on_seed_and_content_only() -> None:
-    def failed(order: list[int], seed: int) -> set[int]:
-        with LoopbackProvider() as provider:
-            provider.fail_randomly(0.3, seed=seed, kinds=["server_error", "rate_limit"])
-            with openai.OpenAI(base_url=provider.api_base, api_key="any", max_retries=0) as client:
-                for number in order:
-                    try:
-                        ask(client, f"chunk {number}")
-                    except openai.APIStatusError:
-                        continue
-            return {order[at] for at, record in enumerate(provider.history) if not record.paid}
-
-    numbers = list(range(30))
-    first = failed(numbers, 1)
-    assert first == failed(numbers[::-1], 1) != failed(numbers, 2)
-    assert 0 < len(first) < 20
 
 
 def test_log_check_agrees_on_a_mixed_log(provider: LoopbackProvider, client: openai.OpenAI, tmp_path: Path) -> None:

@@ -23,7 +23,6 @@ from llama_index.core.llms import ChatMessage, CompletionResponse, CompletionRes
 from llama_index.core.schema import Document
 from llama_index.embeddings.openai import OpenAIEmbedding
 from llama_index.llms.openai import OpenAI
-from llama_index.llms.openai_like import OpenAILike
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
 from llama_index_contextual._utils.calls import RetryPolicy, acall, run_sync
@@ -50,11 +49,6 @@ def embedding(provider: LoopbackProvider, **options: object) -> OpenAIEmbedding:
 
 def connections(provider: LoopbackProvider) -> int:
     return len({record.connection_id for record in provider.embedding_calls})
-
-
-def test_a_model_without_the_setting_is_used_as_it_is() -> None:
-    model = CountingEmbedding()
-    assert unconnected(model) is model
 
 
 @pytest.mark.parametrize("reuse_client", [True, False])
@@ -84,12 +78,6 @@ async def test_a_client_of_the_user_stays_open(provider: LoopbackProvider) -> No
         async with own_client(embedding(provider, async_http_client=client)) as model:
             await model.aget_query_embedding("x")
         assert not client.is_closed
-
-
-async def test_a_model_without_the_setting_is_not_closed() -> None:
-    model = CountingEmbedding()
-    async with own_client(model) as copy:
-        assert copy is model
 
 
 class KeepsItsClient(CustomLLM):
@@ -342,31 +330,6 @@ def test_a_client_that_the_user_has_passed_is_copied_with_its_key_and_address(pr
 
 
 # ---- timeouts --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("address", "timeout", "expected"),
-    [
-        ("http://localhost:1234/v1", None, 600.0),
-        ("http://10.0.0.7/v1", None, 600.0),
-        ("http://localhost:1234/v1", 5.0, 5.0),
-        ("https://models.example/v1", None, 60.0),
-    ],
-)
-def test_a_local_server_has_more_time_unless_the_user_has_set_a_timeout(
-    address: str, timeout: float | None, expected: float
-) -> None:
-    options: dict[str, Any] = {"api_base": address, "api_key": "k"} | ({} if timeout is None else {"timeout": timeout})
-    llm = OpenAILike(model="qwen", is_chat_model=True, **options)
-    assert unconnected(llm).timeout == expected
-    assert llm.timeout == timeout or (timeout is None and llm.timeout == 60.0), "the user's object is unchanged"
-    assert unconnected(OpenAIEmbedding(**options)).timeout == expected
-
-
-def test_ollama_has_more_time(provider: LoopbackProvider) -> None:
-    ollama = pytest.importorskip("llama_index.llms.ollama", reason="needs llama-index-llms-ollama")
-    assert unconnected(ollama.Ollama(model="llama3.1")).request_timeout == 600.0
-    assert unconnected(ollama.Ollama(model="llama3.1", request_timeout=9.0)).request_timeout == 9.0
 
 
 async def test_the_model_is_loaded_when_it_is_needed() -> None:

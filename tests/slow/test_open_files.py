@@ -14,7 +14,6 @@ from llama_index.core.schema import Document
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import OpenFilesError
 from llama_index_contextual.project.manager import ProjectManager
-from tests.support.cli import run
 from tests.support.documents import write_texts
 
 resource = pytest.importorskip("resource", reason="this system has no limits on processes")
@@ -82,11 +81,3 @@ def test_the_error_says_what_to_do_and_the_project_stays_sound(name: str, root: 
         " paid results are kept."
     }
     assert manager.load("p").retrieve(QUESTION).results
-
-
-def test_the_command_line_prints_the_same_sentence(root: Path) -> None:
-    run("cost", "p", "--root", root)  # imports what the command needs
-    with few_files(0):
-        result = run("cost", "p", "--root", root)
-    assert result.code == 1
-    assert "raise the limit (`ulimit -n 1024`)" in " ".join(result.err.split())

@@ -14,8 +14,6 @@ from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from tests.integration.answering.conftest import QUESTION
-from tests.support import ollama
-from tests.support.cli import run
 from tests.support.records import Answer, Request
 from tests.support.server import LoopbackProvider
 
@@ -94,16 +92,3 @@ def test_a_broken_answer_is_partial_and_not_cached(
     server.tamper = None
     whole = engine.query(QUESTION)
     assert (str(whole), whole.partial, whole.from_cache, len(cache)) == (ANSWER, None, False, 1)
-
-
-@pytest.mark.parametrize("broken", BREAKS)
-def test_the_command_line_says_that_an_answer_broke_off(
-    project: Project, server: LoopbackProvider, broken: Break
-) -> None:
-    cut(server, broken)
-    root = project.directory.parent
-    as_json = run("ask", "pump", QUESTION, "--json", "--root", root)
-    assert as_json.json["partial"] == f"{BROKE_OFF}{BREAKS[broken]}"
-    plain = run("ask", "pump", QUESTION, "--root", root)
-    assert f"The answer is incomplete: {BROKE_OFF}" in " ".join(plain.err.split())
-    assert len(server.calls(ollama.CHAT)) == 2

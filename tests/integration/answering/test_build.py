@@ -16,10 +16,9 @@ from llama_index_contextual.answering.build import ChatEngineOptions, EngineOpti
 from llama_index_contextual.answering.guards import Guards
 from llama_index_contextual.answering.intent import IntentRetriever, SearchPlan
 from llama_index_contextual.answering.judge import Judge
-from llama_index_contextual.answering.prompts import STYLES
 from llama_index_contextual.answering.query_engine import AnswerCache, GroundedQueryEngine
 from llama_index_contextual.answering.streaming import Timeouts
-from llama_index_contextual.config import DEFAULT_LLM, STYLE_NAMES, ProjectConfig
+from llama_index_contextual.config import DEFAULT_LLM, ProjectConfig
 from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.evaluation.compare import sweep_answers
 from llama_index_contextual.ingestion.options import FolderOptions, IngestOptions, ReadingOptions
@@ -118,12 +117,6 @@ def test_an_option_overrides_the_setting(reports: Project) -> None:
     assert (engine.guards, engine.judge, engine.cache) == (None, None, None)
     assert engine.answer_stream.timeouts == Timeouts(whole=9)
     assert not isinstance(engine.retriever.retriever, IntentRetriever)
-
-
-def test_every_answering_setting_has_an_option_and_every_style_a_prompt() -> None:
-    timeouts = {"first_token_timeout", "between_tokens_timeout", "call_timeout"}
-    assert ANSWERING.keys() - timeouts <= set(defaults(Project.as_query_engine))
-    assert tuple(STYLES) == STYLE_NAMES
 
 
 def test_another_llm_can_answer_at_a_temperature_of_its_own(reports: Project, monkeypatch: pytest.MonkeyPatch) -> None:

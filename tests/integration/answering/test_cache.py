@@ -133,16 +133,6 @@ def test_spellings_for_which_other_passages_are_found_share_an_answer(cache: Ans
     assert len(cache) == 2
 
 
-def test_a_chat_shares_the_answers_of_spellings(reports: Project, cache: AnswerCache) -> None:
-    llm = ScriptedLLM(default=DRY)
-    chat = reports.as_chat_engine(llm=llm, cache=cache)
-    for question in (QUESTION, f" {QUESTION.lower().strip('?')}"):
-        chat.reset()
-        chat.chat(question)
-        assert chat.chat_history[0].content == question
-    assert len(llm.history) == 1
-
-
 def test_the_prompt_has_the_question_as_it_was_typed(reports: Project) -> None:
     llm, question = ScriptedLLM(default=DRY), "What does\n    TS-999\nmean in the cafe\u0301?"
     reports.as_query_engine(llm=llm).query(question)

@@ -27,11 +27,6 @@ def test_a_fixed_sentence_is_german_only_for_a_german_question(sentence: str) ->
     assert in_language_of(GERMAN, "Ask the operator.") == "Ask the operator."
 
 
-def test_without_passages_the_answer_is_german() -> None:
-    response: Any = engine_of(ScriptedLLM(), passages=False).query(GERMAN)
-    assert (str(response), response.found) == (in_language_of(GERMAN, NOT_FOUND), False)
-
-
 @pytest.mark.parametrize("reply", [NOT_FOUND, in_language_of(GERMAN, NOT_FOUND)])
 def test_the_model_is_told_the_german_sentence_and_both_are_understood(reply: str) -> None:
     llm = ScriptedLLM(default=reply)

@@ -46,13 +46,3 @@ def test_contexts_embeddings_answers_and_streams_are_sent_by_the_client_of_the_u
         (EMBEDDINGS_PATH, "pumps"),
     }
     assert not client.is_closed
-
-
-def test_an_error_of_the_client_of_the_user_is_explained(tmp_path: Path, provider: LoopbackProvider) -> None:
-    provider.fault("invalid_key", times=9)
-    (tmp_path / "pump.md").write_text("Error TS-999: the pump runs dry.\n")
-    llm = OpenAI(model="gpt-4o-mini", api_key="any", api_base=provider.api_base, http_client=httpx.Client())
-    project = ProjectManager(tmp_path / "knowledge").create("pump", ProjectConfig.local(), llm=llm)
-    project.ingest([tmp_path / "pump.md"])
-    with pytest.raises(Exception, match="refused the API key"):
-        project.as_query_engine(min_confidence=0.0).query(QUESTION)

@@ -8,7 +8,6 @@ import pytest
 
 from llama_index_contextual.answering.intent import IntentRetriever, SearchPlan
 from llama_index_contextual.answering.prompts import NOT_FOUND, SMALL_TALK
-from llama_index_contextual.errors import ModelError
 from llama_index_contextual.project.project import Project
 from tests.support.models import ScriptedLLM
 
@@ -46,16 +45,6 @@ def test_chitchat_and_out_of_scope_questions_need_neither_search_nor_model(
     response, llm = asked(reports, question, **options)
     assert (str(response), response.found, llm.history) == (words, False, [])
     assert (response.retrieval.mode_used, response.retrieval.results) == ("none", ())
-
-
-def test_the_passages_of_each_side_are_compared(reports: Project) -> None:
-    response, _ = asked(reports, COMPARISON)
-    searches = (COMPARISON, "error TS-999", "error TS-104")
-    first = dict.fromkeys(reports.retrieve(search)[0].node_id for search in searches)
-    nodes = [chunk.node_id for chunk in response.retrieval]
-    assert nodes[: len(first)] == list(first)
-    assert [chunk.rank for chunk in response.retrieval] == list(range(1, len(nodes) + 1))
-    assert len(set(nodes)) == len(nodes)
 
 
 def test_a_table_changes_mode_count_and_weights(reports: Project) -> None:
@@ -119,11 +108,3 @@ async def test_a_project_gives_a_retriever_that_searches_by_intent(reports: Proj
     assert await retriever.aretrieve("Thank you!") == []
     narrow = reports.as_retriever(similarity_top_k=9, intents={"comparison": SearchPlan(top_k=1)})
     assert len(narrow.retrieve(COMPARISON)) == 1
-
-
-def test_only_a_retriever_that_lets_the_model_decide_needs_one(
-    reports: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    with pytest.raises(ModelError, match="has no LLM"):
-        reports.as_retriever(intents="llm")

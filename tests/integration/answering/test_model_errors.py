@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from llama_index_contextual.answering.streaming import answer_error
 from llama_index_contextual.config import ProjectConfig
-from llama_index_contextual.errors import ModelError
-from llama_index_contextual.models import load_llm
 from llama_index_contextual.project.manager import ProjectManager
 from tests.integration.answering.conftest import QUESTION
 from tests.support.cli import Result, run
@@ -113,27 +109,8 @@ def test_a_wrong_model_name_is_blamed_on_the_option(root: Path, name: str) -> No
     assert result.err.startswith(f"Error: --llm is '{name}', which is not the name of an LLM: use one of openai:…")
 
 
-def test_a_server_that_cannot_be_reached_is_named_with_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("llama_index.llms.ollama")
-    monkeypatch.setenv("OLLAMA_HOST", "http://127.0.0.1:9")
-    from llama_index_contextual.answering.streaming import AnswerStream
-
-    stream: Any = AnswerStream(load_llm("ollama:llama3.1"))
-    error = answer_error(ConnectionError("refused"), stream.name, stream._address)
-    assert str(error) == (
-        "The provider of 'ollama:llama3.1' cannot be reached at http://127.0.0.1:9: check that it is running, the"
-        " network, and the address."
-    )
-
-
 def test_ask_names_the_address_of_a_server_that_cannot_be_reached(root: Path, provider: LoopbackProvider) -> None:
     provider.fault("drop", times=9)
     result = ask(root, "--llm", LLM)
     assert result.code == 1
     assert f"cannot be reached at {provider.api_base}: check that it is running" in result.err
-
-
-def test_in_python_the_advice_names_arguments_and_settings(root: Path, provider: LoopbackProvider) -> None:
-    provider.enqueue(TOO_LONG)
-    with pytest.raises(ModelError, match="Let it read less, with answer_tokens=4000 or lower"):
-        ProjectManager(root).load("a").as_query_engine(llm=load_llm(LLM)).query(QUESTION)

@@ -225,16 +225,6 @@ def test_a_temperature_for_an_object_and_a_limit_without_room_for_reasoning_are_
     assert second.startswith("max_tokens=200 of 'openai:gpt-6-luna' also counts the tokens of its reasoning")
 
 
-@pytest.mark.usefixtures("key", "silent")
-def test_the_default_temperature_is_that_of_the_model_or_a_low_one(manager: ProjectManager) -> None:
-    project = manager.create("p", ProjectConfig(context="structural"))
-    temperatures = {}
-    for name in ("openai:gpt-6-luna", "openai:gpt-4o-mini"):
-        project.update_config(answer_llm=name)
-        temperatures[name] = project.state.answering_llm().temperature  # type: ignore[attr-defined]
-    assert temperatures == {"openai:gpt-6-luna": 1.0, "openai:gpt-4o-mini": 0.1}
-
-
 # ---- one object ------------------------------------------------------------------------------------------------------
 
 

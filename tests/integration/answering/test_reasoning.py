@@ -12,7 +12,7 @@ from llama_index.llms.openai import OpenAI
 from llama_index_contextual.answering.query_engine import AnswerCache
 from llama_index_contextual.project.project import Project
 from tests.integration.answering.conftest import QUESTION
-from tests.support.reasoning import ANSWER, MENTIONS, REPLIES, WITHOUT_ANSWER, marks_in, random_pieces, written
+from tests.support.reasoning import ANSWER, REPLIES, WITHOUT_ANSWER, marks_in, random_pieces, written
 from tests.support.server import LoopbackProvider
 from tests.support.streamed import PieceLLM
 
@@ -65,14 +65,6 @@ def test_a_reply_of_reasoning_only_is_no_answer(reports: Project, cache: AnswerC
     chat = reports.as_chat_engine(llm=llm)
     assert str(chat.chat(QUESTION)) == "".join(chat.stream_chat(QUESTION).response_gen) == answer.partial
     assert chat.chat_history == []
-
-
-@pytest.mark.parametrize("answer", MENTIONS)
-def test_an_answer_that_mentions_marks_is_shown_as_it_is(reports: Project, answer: str) -> None:
-    llm = PieceLLM(pieces=random_pieces(answer, random.Random(answer)))
-    assert str(reports.as_query_engine(llm=llm, guards=False).query(QUESTION)) == answer
-    stream: Any = reports.as_query_engine(llm=llm, guards=False, streaming=True).query(QUESTION)
-    assert "".join(stream.response_gen) == answer
 
 
 def test_reasoning_that_was_shown_before_its_mark_is_not_part_of_the_answer(reports: Project) -> None:

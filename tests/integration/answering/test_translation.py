@@ -146,11 +146,6 @@ def test_lines_in_the_language_of_the_question_need_no_translation(
     assert translations(provider) == []
 
 
-def test_questions_with_intents_are_translated_too(project: Project, provider: LoopbackProvider) -> None:
-    response = ask(project.as_query_engine(intents=True))
-    assert cast(Any, response.retrieval).searched == TRANSLATION
-
-
 def test_a_query_with_its_own_embedding_is_not_translated(project: Project) -> None:
     llm = ScriptedLLM(default=ANSWER)
     engine = project.as_query_engine(llm=llm)

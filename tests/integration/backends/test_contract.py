@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import unicodedata
 from pathlib import Path
@@ -86,17 +85,6 @@ def test_empty_documents_are_reported_and_an_empty_version_answers_nothing(site:
     assert marks(project.retrieve("pump")) == {"mark2"}
 
 
-# ---- search ----------------------------------------------------------------------------------------------------------
-
-
-async def test_asynchronous_searches_give_the_same_results(site: Site) -> None:
-    project = site.create()
-    await project.aingest(documents())
-    expected = [[hit.node_id for hit in project.retrieve(query)] for query in QUERIES]
-    found = await asyncio.gather(*(project.aretrieve(query) for query in QUERIES))
-    assert [[hit.node_id for hit in response] for response in found] == expected
-
-
 def test_llama_index_handles_answer(site: Site) -> None:
     project = site.create()
     project.ingest(documents())
@@ -107,6 +95,9 @@ def test_llama_index_handles_answer(site: Site) -> None:
     assert [hit.node_id for hit in retriever.retrieve("pump valve")] == [
         hit.node_id for hit in project.retrieve("pump valve", top_k=3)
     ]
+
+
+# ---- search ----------------------------------------------------------------------------------------------------------
 
 
 # ---- filters ---------------------------------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from llama_index_contextual.answering.judge import FALLBACK, NOT_JUDGED
 from llama_index_contextual.answering.prompts import SMALL_TALK
 from llama_index_contextual.cli import common
 from llama_index_contextual.config import DEFAULT_LLM
@@ -96,15 +95,6 @@ def test_an_answer_that_cites_nothing_says_so_and_lists_no_sources(provider: Loo
     assert result.err.startswith("The answer cites no source.\n")
 
 
-def test_citations_in_another_form_are_shown_in_one_form(provider: LoopbackProvider) -> None:
-    provider.enqueue("The pump runs dry[1]; see 【2†source】 and [7].")
-    result = ask()
-    assert result.out.startswith(
-        "The pump runs dry [Source 1]; see [Source 2] and.\n[Source 1] manual.txt\n[Source 2] "
-    )
-    assert result.err.startswith("A citation of Source 7, which does not exist, was removed.\n")
-
-
 def test_an_answer_is_json_when_it_is_asked_for(provider: LoopbackProvider) -> None:
     provider.enqueue("The pump runs dry [Source 1].")
     result = ask("--json", "--set", "style=persona")
@@ -140,39 +130,6 @@ def test_an_answer_cannot_act_on_the_terminal_and_hides_personal_data(
     assert ask(*options).out.startswith(shown)
 
 
-@pytest.mark.parametrize(
-    ("verdict", "shown", "finding"),
-    [
-        (
-            '{"unsupported": [], "relevant": true, "confidence": 0.9}',
-            f"It flies [Source 1].\n[Source 1] manual.txt\n{READ[:-1]}",
-            "",
-        ),
-        ('{"unsupported": ["It flies."], "relevant": true, "confidence": 0.9}', FALLBACK, "The judge withheld"),
-        ("Well.", NOT_JUDGED, "The judge could not check the answer: The reply of the judge does not contain a valid"),
-    ],
-    ids=["passed", "blocked", "failed"],
-)
-def test_a_judged_answer_is_shown_or_withheld_without_sources(
-    provider: LoopbackProvider, verdict: str, shown: str, finding: str
-) -> None:
-    provider.enqueue("It flies [Source 1].", verdict)
-    result = ask("--set", "judge=true")
-    assert result.out == f"{shown}\n"
-    *findings, usage = result.err.splitlines()
-    assert " ".join(findings).startswith(finding)
-    assert bool(findings) == bool(finding)
-    assert ": 2 calls, " in usage
-
-
-def test_reference_date_resolves_time_words(provider: LoopbackProvider) -> None:
-    ask("--set", "reference_date=2026-11-22", question="Did TS-999 occur last year?")
-    assert "last year (2025)?" in prompt(provider, 0)
-    wrong = ask("--set", "reference_date=soon")
-    assert wrong.code == 1
-    assert "must be `today`, or a date such as 2026-11-22" in wrong.err
-
-
 def test_a_question_can_be_searched_by_its_intent_which_a_model_can_find(provider: LoopbackProvider) -> None:
     assert ask("--set", "intents=true", question="Thank you!").out == f"{SMALL_TALK}\n"
     assert provider.calls() == []
@@ -180,14 +137,6 @@ def test_a_question_can_be_searched_by_its_intent_which_a_model_can_find(provide
     assert result.json[0]["retrieval"]["intent"] == "procedural"
     provider.enqueue("temporal", "The pump runs dry [Source 1].")
     assert ask("--set", "intents=llm", "--json", question="Pumps TS-999").json["retrieval"]["intent"] == "temporal"
-
-
-def test_every_call_has_a_timeout(provider: LoopbackProvider) -> None:
-    provider.fault("hang", 2)
-    options = ("--json", "--set", "call_timeout=0.1")
-    message = "'openai:gpt-6-luna' did not answer within 0.1 seconds"
-    assert message in ask(*options).err
-    assert message in chat(QUESTION, options=options).json[0]["error"]
 
 
 def test_a_wrong_timeout_and_a_model_that_fails_are_one_line(provider: LoopbackProvider) -> None:
@@ -234,13 +183,6 @@ def test_a_repeated_question_is_answered_from_the_cache_which_is_said(
     assert not ask("--json", "--set", "answer_cache=false").json["from_cache"]
 
 
-def test_a_style_is_added_to_the_rules(provider: LoopbackProvider) -> None:
-    ask("--set", "style=Answer in rhymes.")
-    added = provider.calls()[0].body["messages"][0]["content"]
-    assert added.startswith("Answer the question completely")
-    assert added.endswith("\n\nAnswer in rhymes.")
-
-
 # ---- conversations ---------------------------------------------------------------------------------------------------
 
 
@@ -272,15 +214,6 @@ def test_commands_and_thanks_in_a_chat_cost_no_call(provider: LoopbackProvider) 
     assert helped.startswith("/reset clears the conversation; ")
     assert unknown == helped
     assert provider.calls() == []
-
-
-def test_a_rewritten_question_is_reported_as_the_one_that_was_searched(provider: LoopbackProvider) -> None:
-    provider.enqueue(*["The pump runs dry.", "What does error TS-104 mean?", "The sensor is not calibrated."] * 2)
-    condensing = ("--follow-ups", "condense")
-    result = chat(QUESTION, "And TS-104?", options=(*condensing, "--json"))
-    assert [turn["retrieval"]["searched"] for turn in result.json] == [QUESTION, "What does error TS-104 mean?"]
-    shown = chat(QUESTION, "And TS-104?", options=condensing)
-    assert "Searched for: What does error TS-104 mean?\n" in shown.err
 
 
 # ---- evaluated answers -----------------------------------------------------------------------------------------------

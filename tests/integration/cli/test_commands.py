@@ -131,18 +131,6 @@ def test_the_commands_of_the_readme_lead_to_an_answer(root: Path, text_folder: P
     assert re.search(r"^version +v000001 ", shown, re.MULTILINE)
 
 
-def test_a_proposed_command_is_quoted_for_any_name(root: Path, text_folder: Path) -> None:
-    created = run("create", "my reports", "--local", "--set", "indexes=lexical")
-    assert created.out.endswith("Next: llama-index-contextual ingest 'my reports' FILES…\n")
-    run("ingest", "my reports", text_folder, "--quiet")
-    assert "`llama-index-contextual rebuild 'my reports'`" in run("configure", "my reports", "chunk_size=400").out
-
-
-def test_names_with_wide_letters_are_kept(root: Path) -> None:
-    assert run("create", "契約書 2024", "--local").out.startswith("Created project 契約書 2024 in ")
-    assert run("list", "--json").out == '[\n  "契約書 2024"\n]\n'
-
-
 def test_the_folder_of_projects_is_knowledge_unless_another_is_given(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

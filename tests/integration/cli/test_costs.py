@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from llama_index_contextual.config import DEFAULT_LLM, ProjectConfig
+from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from tests.support.cli import run
@@ -91,17 +91,3 @@ def test_failed_contexts_are_reported_with_the_command_to_retry_and_counted_by_i
 
 
 # ---- another model --------------------------------------------------------------------------------------------------
-
-
-def test_a_change_of_the_llm_requests_all_contexts_again_and_keeps_the_old_ones(
-    provider: LoopbackProvider, project: Project, text_folder: Path
-) -> None:
-    first = project.ingest([text_folder])
-    for call in provider.calls(CHAT_PATH):
-        assert (call.body["model"], call.body["reasoning_effort"]) == ("gpt-6-luna", "none")
-    project.update_config(llm="openai:gpt-4.1-mini")
-    assert project.estimate([text_folder]).known_contexts == 0
-    assert project.ingest([text_folder]).contexts_paid == first.contexts_paid == 2
-    assert project.info().ledger.contexts == 4
-    project.update_config(llm=DEFAULT_LLM)
-    assert project.ingest([text_folder]).contexts_paid == 0

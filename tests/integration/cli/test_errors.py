@@ -100,21 +100,6 @@ def test_an_evaluation_without_any_of_its_files_is_an_error(reading_only: Path, 
         assert "The evidence of 2 questions is in files that the project does not have, such as '0.pdf'" in result.err
 
 
-def test_without_a_key_the_error_names_both_solutions(root: Path, text_folder: Path) -> None:
-    run("create", "a")
-    result = run("ingest", "a", text_folder, "--quiet")
-    assert (result.code, result.out) == (1, "")
-    solutions = r"Error: .*needs OPENAI_API_KEY.* set it in the environment or .*, or .* NAME --local`\.\n$"
-    assert re.match(solutions, result.err)
-
-
-def test_batch_without_an_llm_is_a_one_line_error(ingested: Project, text_folder: Path) -> None:
-    (text_folder / "new.txt").write_text("The pump is new.")
-    advice = "run `llama-index-contextual configure a context=llm`, or omit --batch."
-    result = run("ingest", "a", text_folder, "--quiet", "--batch")
-    assert (result.code, result.err) == (1, f"Error: Batches require contexts written by an LLM: {advice}\n")
-
-
 @pytest.mark.parametrize(
     ("file", "content"), [("project.json", b"[["), ("CURRENT", b"junk"), ("ledger.sqlite", b"no database " * 999)]
 )

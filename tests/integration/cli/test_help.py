@@ -13,10 +13,9 @@ import typer
 from typer.main import get_command
 
 from llama_index_contextual.cli import app as cli
-from llama_index_contextual.cli.common import Command, complete_project, complete_setting
+from llama_index_contextual.cli.common import complete_project, complete_setting
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.project.manager import ProjectManager
-from tests.support.cli import commands
 
 
 @pytest.fixture
@@ -25,10 +24,6 @@ def contracts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ProjectManager(tmp_path / "knowledge").create("contracts", ProjectConfig.local(indexes="lexical"))
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def test_every_command_prints_expected_errors_in_one_line() -> None:
-    assert all(isinstance(command, Command) for command in commands().values()), "create its Typer with Commands()"
 
 
 def test_projects_and_settings_are_completed(contracts: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from functools import partial
 from pathlib import Path
 
@@ -119,32 +118,6 @@ def test_more_than_a_tenth_needs_a_word(project: Project, folder: Path) -> None:
     assert len(ids(project)) == 3
     assert run("sync", "a", folder, "--yes", "--quiet", "--allow-many").code == 0
     assert ids(project) == {"files/one.md", "files/new.md"}
-
-
-def test_many_changes_are_listed_in_part_and_by_a_dry_run_completely(project: Project, folder: Path) -> None:
-    for number in range(30):
-        write(folder / f"new{number}.md", f"# New {number}\n\nThe text.")
-    assert run("sync", "a", folder, "--dry-run").out.count("new      files/new") == 30
-    result = run("sync", "a", folder, "--quiet")
-    assert result.err.count("new      files/new") == 20
-    assert "new      and 10 more; --dry-run lists all of them" in result.err
-
-
-def test_an_empty_folder_of_a_new_project_is_no_error(root: Path, tmp_path: Path) -> None:
-    ProjectManager(root).create("a", ProjectConfig.local())
-    (tmp_path / "inbox").mkdir()
-    result = run("sync", "a", "inbox", "--quiet")
-    assert result.code == 0
-    assert result.out.endswith("There is no version yet: the folders contain no document that can be read.\n")
-
-
-def test_without_the_extra_watching_says_what_to_install(
-    project: Project, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "watchfiles", None)
-    result = run("sync", "a", folder, "--watch")
-    assert (result.code, result.out) == (1, "")
-    assert 'pip install "llama-index-contextual[watch]"' in result.err.replace("\n", " ")
 
 
 # ---- after each change; with real events in tests/slow/cli/test_watching.py ------------------------------------------
@@ -363,11 +336,3 @@ def test_the_limit_of_costs_holds_for_all_syncs_together(
     for _ in range(3):
         watch._publish()
     assert limits == [2.0, 0.5, 0.0]
-
-
-def test_errors_while_watching_name_options(project: Project, folder: Path, capsys: Printed) -> None:
-    for path in folder.iterdir():
-        path.unlink()
-    watch_of(project, folder, removes=True).sync()
-    message = " ".join(capsys.readouterr().err.split())
-    assert "add --allow-empty. The sync is repeated after the next change." in message

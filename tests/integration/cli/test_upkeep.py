@@ -56,17 +56,6 @@ def names(project: Project) -> list[str]:
     return [version.name for version in project.versions()]
 
 
-def test_forget_counts_what_it_removes(ingested: Project) -> None:
-    assert run("remove", "a", "reports/quarter.md", "--json").json["removed"] == ["reports/quarter.md"]
-    data = run("forget", "a", "--yes", "--json").json
-    assert data == {"versions": ["v000001"], "contexts": 0, "embeddings": 0, "batched_requests": 0, "dry_run": False}
-    with closing(Ledger(ingested.directory / "ledger.sqlite")) as ledger:
-        ledger.batches.uploaded("file", model="openai:gpt-4.1", custom_ids=["one", "two"])
-    message = run("forget", "a", "--yes")
-    charged = "2 requests in batches, which the provider may still process and charge"
-    assert message.out == f"Permanently removed: 0 versions, 0 contexts, 0 embeddings, {charged}.\n"
-
-
 def test_forget_asks_and_lists_what_it_will_remove(three_versions: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     at_a_terminal(monkeypatch)
     for answer in ("n\n", "\n", ""):

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import copy
-import logging
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from llama_index.core.llms import MockLLM
 from llama_index.core.schema import BaseNode
 
 from llama_index_contextual import ProjectConfig, ProjectManager
 from llama_index_contextual._utils.calls import RetryPolicy
 from llama_index_contextual.contextualizer import LLMContextualizer
-from llama_index_contextual.errors import ConfigurationError, ModelError
+from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.index.ledger import Ledger
 from llama_index_contextual.ingestion.report import ContextLengths
-from tests.integration.contextualizer.samples import chunks, loose
+from tests.integration.contextualizer.samples import loose
 from tests.support.models import CountingEmbedding, ScriptedLLM
 from tests.support.nodes import written
 
@@ -42,17 +40,6 @@ def test_a_custom_prompt_is_sent() -> None:
 
 
 # ---- failures --------------------------------------------------------------------------------------------------------
-
-
-def test_failures_are_logged_by_calls_that_return_no_report(caplog: pytest.LogCaptureFixture) -> None:
-    llm = ScriptedLLM()
-    llm.enqueue(ValueError("refused"))
-    with caplog.at_level(logging.WARNING, logger="llama_index_contextual"):
-        nodes = contextualizer(llm)(chunks())
-    (record,) = caplog.records
-    assert record.getMessage() == (
-        f"Chunk {nodes[0].node_id} of report.md: 'ScriptedLLM:scripted' failed: ValueError: refused"
-    )
 
 
 # ---- the ledger ------------------------------------------------------------------------------------------------------
@@ -156,17 +143,6 @@ def test_the_report_compares_the_lengths_of_new_contexts_with_the_target(tmp_pat
     assert project.rebuild().context_lengths is None, "no new contexts"
 
 
-def test_the_report_counts_very_short_contexts(tmp_path: Path, text_folder: Path) -> None:
-    llm = ScriptedLLM(default="Too short.")
-    project = ProjectManager(tmp_path).create(
-        "p", ProjectConfig.local(context="llm"), llm=llm, embed_model=CountingEmbedding()
-    )
-    report = project.ingest([text_folder])
-    assert len(report.short_contexts) == report.chunks == 2
-    assert "2 contexts with fewer than 15 tokens" in str(report)
-    assert report.failures == ()
-
-
 # ---- options -----------------------------------------------------------------------------------------------------
 
 
@@ -177,16 +153,6 @@ def test_invalid_options_are_refused() -> None:
 
 
 # ---- the extractor in LlamaIndex's core ------------------------------------------------------------------------------
-
-
-def test_without_a_key_the_message_says_what_to_set() -> None:
-    with pytest.raises(ModelError, match=r"'openai:gpt-6-luna' needs OPENAI_API_KEY, which is not set") as raised:
-        LLMContextualizer()(loose("One."))
-    assert "Either set it, or work without a key" in str(raised.value)
-
-
-def test_a_mock_model_works() -> None:
-    assert contexts(LLMContextualizer(llm=MockLLM(max_tokens=3), model_id="mock")(loose("One."))) == ["text text text"]
 
 
 def test_a_name_for_a_model_that_is_not_passed_is_refused() -> None:

@@ -10,7 +10,6 @@ import faiss
 import pytest
 from llama_index.core import StorageContext, VectorStoreIndex
 from llama_index.core.ingestion import run_transformations
-from llama_index.core.llms import MockLLM
 from llama_index.core.node_parser import (
     MarkdownNodeParser,
     SemanticSplitterNodeParser,
@@ -128,12 +127,3 @@ def test_chunks_have_flat_metadata_without_internal_keys(splitter: str, contextu
         assert written == ("" if chunk.metadata["context_source"] == "structural" else WRITTEN)
         assert chunk.get_content(MetadataMode.EMBED).startswith(chunk.metadata["context"])
         assert chunk.metadata["context"] not in chunk.get_content(MetadataMode.LLM)
-
-
-@pytest.mark.parametrize("splitter", SPLITTERS)
-def test_an_llm_without_a_name_works_behind_every_splitter_with_one_warning(
-    splitter: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    chunks = LLMContextualizer(llm=MockLLM(max_tokens=20))(nodes_of(splitter)[:10])
-    assert {chunk.metadata["context_source"] for chunk in chunks} == {"llm"}
-    assert [record.getMessage()[:26] for record in caplog.records] == ["MockLLM has no model name:"]

@@ -25,15 +25,12 @@ from llama_index_contextual import (
     ProjectManager,
     RetrievalResponse,
 )
-from llama_index_contextual._utils.keywords import options_of
-from llama_index_contextual.answering.build import EngineOptions
 from llama_index_contextual.answering.response import GroundedResponse
 from llama_index_contextual.cli.app import app
 from llama_index_contextual.config import RETRIEVAL_FIELDS, ProjectConfig
-from llama_index_contextual.readers import read_documents
 from llama_index_contextual.tools.models import MAX_TOKENS, TOOLS
 from tests.integration.test_public_surface import ROOMS
-from tests.support.examples import DATA, EXAMPLES, imported
+from tests.support.examples import EXAMPLES, imported
 from tests.support.pages import DOCS, Block, blocks, links, navigation, pages
 from tests.support.source import PACKAGE, ROOT, sources
 
@@ -45,7 +42,6 @@ NOT_RUN = 27
 """How many blocks may be marked as not run: a mark is for what needs a download, a key or a server that stays."""
 NOT_COMPARED = 4
 """How many outputs may be marked as not compared with what is printed."""
-INDEX = (ROOT / "llms.txt").read_text(encoding="utf-8")
 
 
 @cache
@@ -92,17 +88,6 @@ def test_the_links_of_other_pages_have_targets(page: str) -> None:
     assert targets == []
 
 
-def test_the_page_for_language_models_has_title_summary_and_lists_of_links() -> None:
-    title, blank, summary, *rest = INDEX.splitlines()
-    assert title == "# llama-index-contextual"
-    assert (blank, summary[:2]) == ("", "> ")
-    headings = [line for line in rest if line.startswith("#")]
-    assert all(line.startswith("## ") for line in headings)
-    listed = "\n".join(rest).split("## ", 1)[1]
-    for line in filter(None, listed.splitlines()[1:]):
-        assert re.match(r"## |- \[[^\]]+\]\([^)]+\)(: .+|, and a \[.+)", line), line
-
-
 def test_nothing_is_loaded_from_elsewhere() -> None:
     configuration = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     assert "font: false" in configuration
@@ -144,21 +129,6 @@ def test_every_setting_is_in_the_reference_with_its_description() -> None:
         assert ("**rebuild**" in row) == (name not in RETRIEVAL_FIELDS)
         assert row.count(" | ") == 3, name
     assert "`0.35`" in rows["semantic_weight"]
-
-
-def test_every_option_of_an_engine_is_in_the_reference_with_its_description() -> None:
-    page = str(generated()["reference/options.md"])
-    for name, (_, option) in options_of(EngineOptions).items():
-        assert f"| `{name}` | {option.description[:20]}" in page.replace("\\", "")
-
-
-def test_a_notebook_becomes_a_page_with_its_outputs() -> None:
-    page = str(generated()["examples/01_quickstart.md"])
-    assert page.startswith("# ")
-    assert "```python\n" in page
-    assert "````text\n" in page
-    pictures = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", page)
-    assert all(f"examples/{name}" in generated() for name in pictures)
 
 
 # ---- quoted messages -------------------------------------------------------------------------------------------------
@@ -261,11 +231,6 @@ def members(kind: type) -> set[str]:
     return {*dir(kind), *(name for base in kind.__mro__ for name in vars(base).get("__annotations__", ()))}
 
 
-def test_an_attribute_of_a_sentence_that_does_not_exist_is_noticed() -> None:
-    assert {"explanations", "near_misses", "results"} <= members(RetrievalResponse)
-    assert "explain" not in members(RetrievalResponse)
-
-
 def commands_of(block: Block) -> list[list[str]]:
     """Return the commands of a block: one a line, or several joined by `&&`; a line may end in a backslash."""
     lines = block.text.replace("\\\n", " ").splitlines()
@@ -304,12 +269,6 @@ def test_the_python_code_of_the_documentation_compiles_and_uses_public_names() -
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and node.module == PACKAGE:
                 assert {alias.name for alias in node.names} <= set(llama_index_contextual.__all__), block
-
-
-def test_the_calls_on_a_project_in_the_code_of_the_readme_exist() -> None:
-    for block in blocks("../README.md"):
-        for attribute in re.findall(r"\bproject\.(\w+)", block.text if block.language == "python" else ""):
-            assert hasattr(Project, attribute), attribute
 
 
 def test_the_first_example_of_the_readme_prints_the_output_shown(
@@ -365,43 +324,10 @@ def test_the_figures_of_the_readme_are_among_the_benchmarks() -> None:
     assert sorted(figure for figure in figures if figure not in page) == []
 
 
-def test_help_on_the_settings_says_where_their_descriptions_are() -> None:
-    assert 'model_fields["top_k"].description' in (ProjectConfig.__doc__ or "")
-    assert ProjectConfig.model_fields["top_k"].description
-
-
-def test_the_repr_of_what_was_read_is_short() -> None:
-    result = read_documents([DATA])
-    assert repr(result) == f"<ReadResult: {len(result)} documents, 2 skipped files, 0 warnings>"
-
-
-def test_the_example_is_near_the_top_of_the_readme() -> None:
-    assert README[: README.index("```python")].count("\n") < 35
-
-
-def test_every_command_is_in_the_readme() -> None:
-    bash = " ".join(block.text for block in blocks("../README.md") if block.language == "bash")
-    named = " ".join(re.findall(r"`([^`\n]+)`", README)) + bash
-    top = {name.partition(" ")[0] for name in commands()}
-    assert [name for name in top if not re.search(rf"\b{name}\b", named)] == []
-
-
-def test_every_command_but_the_servers_prints_json() -> None:
-    without = [name for name, c in commands().items() if "--json" not in [opt for p in c.params for opt in p.opts]]
-    assert set(without) == {"mcp", "open", "serve"}
-
-
 def test_no_page_contains_paths_or_user_names_of_a_machine() -> None:
     for page in (*DOCS.rglob("*.md"), *ROOT.glob("*.md"), *ROOT.glob("examples/*.md")):
         before = r"\w.:/" if DOCS in page.parents else r"\w."
         assert not re.search(rf"(?<![{before}])/(?:home|root|Users|work|tmp)/", page.read_text("utf-8")), page.name
-
-
-@pytest.mark.parametrize(("page", "name"), [("examples/README.md", "name"), ("docs/examples/index.md", "stem")])
-def test_the_guide_and_the_site_lead_to_every_notebook(page: str, name: str) -> None:
-    ending = "" if name == "name" else ".md"
-    text = (ROOT / page).read_text(encoding="utf-8")
-    assert [path.name for path in EXAMPLES.glob("*.ipynb") if f"]({getattr(path, name)}{ending})" not in text] == []
 
 
 def test_the_pages_at_the_door_are_short() -> None:

@@ -100,14 +100,6 @@ def test_without_a_usable_count_the_tokens_are_an_estimate_which_is_said_everywh
     assert json.loads(json.dumps(cost.to_dict()))["runs"][0]["is_estimated"] is True
 
 
-@pytest.mark.parametrize("count", ["30000", 30_000.0])
-def test_a_count_in_another_notation_is_read(provider: LoopbackProvider, manager: ProjectManager, count: Any) -> None:
-    provider.tamper = usage(lambda _: {"total_tokens": count})
-    _, report = embedded(manager, MODELS["OpenAI"](provider))
-    assert report.paid is not None
-    assert (report.paid.embedding_tokens, report.paid.is_estimated) == (30_000, False)
-
-
 def test_a_model_that_reports_nothing_is_an_estimate_and_one_can_report_by_itself(manager: ProjectManager) -> None:
     class Reporting(CountingEmbedding):
         reports: bool = True

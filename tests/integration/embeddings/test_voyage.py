@@ -72,14 +72,6 @@ async def test_queries_and_single_texts_are_sent_alone(provider: LoopbackProvide
     assert provider.history[-1].body["inputs"] == [["of one document"], ["of another"]]
 
 
-def test_the_requested_dimensions_are_sent(provider: LoopbackProvider) -> None:
-    model = VoyageContextualEmbedding(dimensions=256, api_base=provider.api_base)
-    assert len(model.get_document_embeddings([["one"]])[0][0]) == 256
-    assert provider.history[0].body["output_dimension"] == 256
-    with pytest.raises(ValueError, match="256, 512, 1024 or 2048"):
-        VoyageContextualEmbedding(dimensions=100)
-
-
 def test_vectors_come_in_any_order(provider: LoopbackProvider) -> None:
     def shuffle(_: Request, answer: Answer) -> None:
         for each in answer.payload["data"]:

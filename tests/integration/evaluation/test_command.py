@@ -120,31 +120,12 @@ def test_steps_are_shown_recommended_and_drawn(questions: Path, tmp_path: Path) 
     assert [row["step"] for row in values["steps"] if row["skipped"]] == ["+ LLM context", "+ reranker"]
 
 
-def test_a_reranker_can_be_named(questions: Path) -> None:
-    figures, plain = (json.loads(run(questions, *more, "--json")[0]) for more in ([], ["--rerank", "none"]))
-    assert figures["questions"][0]["results"]
-    assert plain["summary"]["questions"] == 2
-    rows = json.loads(run(questions, "--sweep", "800", "--rerank", "none,spotlight", "--json")[0])["settings"]
-    assert list(dict.fromkeys(row["rerank"] for row in rows)) == ["none", "spotlight"]
-
-
 def test_a_reranker_that_costs_more_than_the_limit_is_not_used(
     questions: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compare, "rerank_price", lambda *_: 0.5)
     _, err = run(questions, "--rerank", "spotlight", "--max-cost", 0.4, code=1)
     assert "would cost about $0.5000, more than the limit of $0.4000" in " ".join(err.split())
-
-
-def test_a_sweep_is_one_table(questions: Path) -> None:
-    out, _ = run(questions, "--sweep", "20,800", "--compare", "none")
-    rows = [line.split() for line in out.splitlines() if line.startswith("none")]
-    assert [(row[1], row[2], row[3]) for row in rows] == [
-        (size, mode, k)
-        for size in ("20", "800")
-        for mode in ("semantic", "lexical", "hybrid")
-        for k in ("1", "5", "10", "20")
-    ]
 
 
 @pytest.mark.parametrize(
@@ -201,36 +182,7 @@ def test_the_price_is_shown_and_confirmed_before_anything_is_sent(
     assert len(llm.history) == 2
 
 
-SAMPLE = "--sample 20 uses only twenty documents."
 FREE = "--max-cost 0 measures only what costs nothing."
-FREE_STEPS = "--steps --max-cost 0 instead measures only what costs nothing."
-
-
-@pytest.mark.parametrize(
-    ("arguments", "advice"),
-    [
-        (["--compare", "none,llm"], f"{SAMPLE} {FREE_STEPS}"),
-        (["--compare", "none,llm", "--sample", "2"], FREE_STEPS),
-        (["--compare", "none,llm", "--max-cost", "1"], SAMPLE),
-        (["--sweep", "800", "--compare", "llm"], f"{SAMPLE} {FREE_STEPS}"),
-        (["--sweep", "800", "--compare", "llm", "--sample", "2", "--max-cost", "1"], ""),
-        (["--steps"], f"{SAMPLE} {FREE}"),
-        (["--steps", "--sample", "2"], FREE),
-        (["--steps", "--max-cost", "1"], SAMPLE),
-        (["--sample", "2"], ""),
-        (["--sample", "2", "--max-cost", "1"], ""),
-        (["--rerank", "llm"], ""),
-    ],
-    ids=" ".join,
-)
-def test_only_options_that_are_not_set_are_suggested_next_to_the_price(
-    questions: Path, arguments: list[str], advice: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with_llm(monkeypatch)
-    _, err = run(questions, *arguments, "--yes")
-    first, rest = err.split("for contexts, embeddings and reranking.\n")
-    assert "Models will cost about $0." in first
-    assert [line for line in rest.splitlines() if line.startswith("--")] == ([advice] if advice else [])
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,6 @@ from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from tests.support.documents import write_texts
 from tests.support.models import ScriptedLLM
-from tests.support.server import LoopbackProvider
 from tests.unit.evaluation.support import QUESTIONS, FixedRetriever, by_id
 
 PRICES = {"ScriptedLLM:scripted": Price(input=2.0, output=8.0)}
@@ -69,16 +68,6 @@ def test_without_an_llm_or_its_key_the_llm_is_skipped_with_its_price_and_the_res
     assert list(steps.skipped) == [LLM_CONTEXT, RERANKER]
     assert reason in steps.skipped[LLM_CONTEXT]
     assert steps.skipped[RERANKER] == "No model is named: use the `rerank` option or setting."
-
-
-def test_without_an_llm_nothing_is_sent_to_a_provider_whose_key_is_set(
-    filled: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-any-key-0000")
-    with LoopbackProvider() as provider:
-        monkeypatch.setenv("OPENAI_BASE_URL", provider.api_base)
-        assert list(evaluate_steps(filled, QUESTIONS, k=1).skipped) == [LLM_CONTEXT, RERANKER]
-        assert provider.calls() == []
 
 
 def test_each_step_searches_like_a_project_with_its_settings(
@@ -154,14 +143,6 @@ def test_a_reranker_that_cannot_be_loaded_is_an_error_before_anything_is_built(
     assert (events, llm.history) == ([], [])
 
 
-def test_a_reranker_of_which_no_model_is_on_this_machine_is_skipped(
-    filled: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("llama_index_contextual.search.rerank.local_models", lambda *_: iter(()))
-    reason = evaluate_steps(filled, QUESTIONS, k=1, rerank="auto").skipped[RERANKER]
-    assert reason.startswith("rerank='auto' selects no model: there is no cross-encoder on this machine: install")
-
-
 def test_the_spotlight_is_skipped_where_it_has_no_effect(filled: Project) -> None:
     filled.update_config(fusion="rrf")
     assert evaluate_steps(filled, QUESTIONS, k=1).skipped[SENTENCE] == "It has no effect with fusion='rrf'."
@@ -174,17 +155,6 @@ def test_a_project_without_embeddings_has_no_steps(filled: Project) -> None:
 
 
 # ---- the `rerank` option of the other evaluations ------------------------------------------------------------------
-
-
-def test_an_evaluation_can_use_another_reranker(filled: Project) -> None:
-    def scores(rerank: str | None) -> list[float | None]:
-        return [result.results[0].score for result in evaluate(filled, QUESTIONS, rerank=rerank).results]
-
-    plain = filled.as_retriever().changed(rerank=None)
-    assert scores("none") == [plain.retrieve(question.text)[0].score for question in QUESTIONS] != scores(None)
-    assert scores(None) == scores("spotlight")
-    with pytest.raises(InputError, match="`rerank` applies to projects"):
-        evaluate(FixedRetriever({}), [by_id("q", "c")], rerank="none")
 
 
 def test_a_comparison_and_a_sweep_can_use_other_rerankers(filled: Project) -> None:

@@ -236,18 +236,3 @@ def test_damaged_derived_data_are_made_again_by_a_repair(project: Project) -> No
     ]
     assert (ranking(load(project)), vectors(project)) == (before, stored)
     assert load(project).verify(repair=True).problems == []
-
-
-def test_commands_name_the_one_that_makes_derived_data_again(project: Project) -> None:
-    make_outdated(project.directory)
-    root, command = project.directory.parent, "llama-index-contextual rebuild plant --derived"
-    verified = run("verify", "plant", "--root", root)
-    assert verified.code == 0
-    assert "versions/v000002 has derived data of an earlier release" in " ".join(verified.out.split())
-    assert command in " ".join(verified.out.split())
-    checked = run("doctor", "plant", "--root", root)
-    assert command in " ".join(checked.out.split())
-    assert "of an earlier release (see `rebuild --derived`)" in run("info", "plant", "--root", root).out
-    assert run("rebuild", "plant", "--derived", "--root", root).code == 0
-    assert "derived" not in run("info", "plant", "--root", root).out
-    assert run("verify", "plant", "--root", root).out.startswith("No damage")

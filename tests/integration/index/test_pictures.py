@@ -124,8 +124,3 @@ def test_without_the_setting_nothing_is_kept(tmp_path: Path) -> None:
     project.ingest([tmp_path / "valve.pdf"])
     assert captions(project) == []
     assert not list(project.directory.glob("parts/*/figures*"))
-
-
-def test_the_size_of_a_version_includes_its_pictures(project: Project) -> None:
-    sizes = [path.stat().st_size for path in stored(project)]
-    assert project.info().bytes >= sum(sizes)

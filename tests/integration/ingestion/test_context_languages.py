@@ -10,7 +10,6 @@ from llama_index.core.schema import Document, MetadataMode
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.contextualizer.llm import LLMContextualizer
 from llama_index_contextual.contextualizer.tokens import CONTEXT_TOKENS, LINE_TOKENS
-from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.index.ledger import LEDGER_FILE, Ledger
 from llama_index_contextual.project.manager import ProjectManager
 from tests.integration.ingestion.support import nodes_of
@@ -161,8 +160,3 @@ def test_without_the_setting_the_component_has_the_same_identity() -> None:
     assert "context_languages" not in LLMContextualizer(model="openai:gpt-4o-mini").to_dict()
     contextualizer = LLMContextualizer(model="openai:gpt-4o-mini", context_languages=["german", "de", "en"])
     assert contextualizer.to_dict()["context_languages"] == ["de", "en"]
-
-
-def test_an_unknown_language_is_invalid() -> None:
-    with pytest.raises(ConfigurationError, match=r"'context_languages' cannot be \['xx'\]: must be a list of lang"):
-        CONFIG.changed(context_languages=["xx"])

@@ -17,7 +17,6 @@ from llama_index_contextual.project.project import Project
 from tests.support.models import CountingEmbedding, ScriptedLLM
 
 NAMED = "fund: Halpha, quarter: Q4 2024"
-BARE = "Halpha\nQ4 2024"
 CONTEXT = "The quarterly report of the fund describes how its returns developed over the last three months."
 
 

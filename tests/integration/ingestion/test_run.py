@@ -31,7 +31,7 @@ from llama_index_contextual.readers import DocumentReader, ReadLimits
 from tests.integration.ingestion.support import MANUAL, QUARTER, TARIFF, files_of, ids, nodes_of, vectors_of
 from tests.support.documents import MARKDOWN, PDF_PAGES, TEXT
 from tests.support.models import CountingEmbedding, ScriptedLLM
-from tests.support.nodes import chunk, written
+from tests.support.nodes import chunk
 from tests.support.recorder import PATIENCE
 
 
@@ -290,37 +290,11 @@ def test_a_run_without_a_single_document_is_refused_with_the_reasons_and_changes
 # ---- the ledger ----------------------------------------------------------------------------------------------------
 
 
-def test_embeddings_of_a_provider_are_reused_from_the_ledger(
-    counted: Project, model: CountingEmbedding, text_folder: Path
-) -> None:
-    counted.ingest([text_folder])
-    first, vectors = len(model.texts), vectors_of(counted)
-    counted.remove([MANUAL])
-    counted.ingest([text_folder])
-    counted.rebuild()
-    assert len(model.texts) == first
-    assert vectors_of(counted) == vectors
-    assert counted.info().ledger.embeddings == first
-
-
 @pytest.fixture
 def paid(manager: ProjectManager, model: CountingEmbedding) -> tuple[Project, ScriptedLLM]:
     """An empty project whose contexts an LLM writes."""
     llm = ScriptedLLM()
     return manager.create("paid", ProjectConfig.local(context="llm"), llm=llm, embed_model=model), llm
-
-
-def test_contexts_are_paid_for_once(paid: tuple[Project, ScriptedLLM], text_folder: Path) -> None:
-    project, llm = paid
-    context = "The manual of the test bench; this part of it says what the two error codes mean there."
-    llm.enqueue(context)
-    report = project.ingest([text_folder])
-    calls = len(llm.history)
-    assert report.contexts_paid == calls == report.chunks
-    assert context in set(map(written, nodes_of(project)))
-    project.remove([MANUAL])
-    assert project.ingest([text_folder]).contexts_paid == 0
-    assert project.info().ledger.contexts == len(llm.history) == calls
 
 
 def test_a_chunk_whose_context_fails_is_reported_and_it_alone_is_retried(
@@ -507,21 +481,6 @@ def test_a_removal_applies_no_pending_settings_and_calls_no_model(
     rebuilt = filled.rebuild()
     assert rebuilt.rebuilt == ("copper", "zinc")
     assert rebuilt.chunks > report.chunks
-
-
-def test_neither_a_key_nor_a_model_is_needed(manager: ProjectManager, model: CountingEmbedding) -> None:
-    manager.create("keyed", ProjectConfig(), llm=ScriptedLLM(), embed_model=model).ingest(DOCUMENTS)
-    project = manager.load("keyed")
-    assert project.remove(["tin", "tin"]).removed == ("tin",)
-    assert [record.doc_id for record in project.documents()] == ["copper", "zinc"]
-    report = manager.load("keyed", llm=ScriptedLLM(), embed_model=model).ingest(DOCUMENTS)
-    assert (report.added, report.contexts_paid) == (("tin",), 0)
-
-
-def test_an_empty_version_is_published_when_nothing_is_left(filled: Project) -> None:
-    assert filled.remove(["zinc", "copper", "tin"]).chunks == 0
-    assert not filled.retrieve("price of zinc").results
-    assert filled.ingest(DOCUMENTS[:1]).contexts_paid == 0
 
 
 def test_failed_contexts_are_not_retried_with_changed_settings(filled: Project, llm: ScriptedLLM) -> None:

@@ -63,17 +63,6 @@ async def test_all_changes_are_published_in_one_version(counted: Project, folder
     assert {*ids(counted)} == {"files/uno.md", "files/within/three.md", "files/four.md"}
 
 
-def test_a_dry_run_lists_the_same_changes_and_writes_nothing(counted: Project, folder: Path) -> None:
-    counted.sync_folders([folder])
-    (folder / "one.md").rename(folder / "uno.md")
-    (folder / "two.md").unlink()
-    before = {path: path.stat().st_mtime_ns for path in counted.directory.rglob("*") if path.is_file()}
-    plan = synced(counted, folder, dry_run=True)
-    assert {path: path.stat().st_mtime_ns for path in counted.directory.rglob("*") if path.is_file()} == before
-    assert plan == synced(counted, folder)
-    assert plan == {"renamed": {"files/one.md": "files/uno.md"}, "removed": ["files/two.md"]}
-
-
 # ---- documents from elsewhere ----------------------------------------------------------------------------------------
 
 
@@ -149,14 +138,6 @@ def test_an_empty_folder_does_not_remove_its_documents_unless_a_person_says_so(
     (tmp_path / "others" / "x.md").unlink()
     counted.sync_folders([tmp_path / "others"], allow_empty=True)
     assert (ids(counted), counted.retrieve("text").results) == ([], ()), "the last one can be removed, too"
-
-
-def test_an_empty_folder_without_documents_is_no_error(counted: Project, tmp_path: Path) -> None:
-    (tmp_path / "files").mkdir()
-    write(tmp_path / "files" / "empty.md", " ")
-    report = counted.sync_folders([tmp_path / "files"])
-    assert (report.version, report.chunks, len(report.skipped)) == (None, 0, 1)
-    assert counted.versions() == []
 
 
 def test_a_folder_that_is_replaced_during_the_search_removes_nothing(

@@ -161,11 +161,3 @@ def test_no_context_is_kept_after_a_person_has_edited_the_segment(
 def contexts_of(project: Project, doc_id: str) -> list[str]:
     """Return what an LLM wrote for each chunk of a document."""
     return [context_parts(chunk.metadata)[1] for chunk in project.chunks(doc_id)]
-
-
-def test_the_command_says_the_price_of_a_rebuild_before(former: Project, provider: LoopbackProvider) -> None:
-    former.update_config(chunk_size=60)
-    expected = former.estimate()
-    done = CliRunner().invoke(app, ["rebuild", "first", "--root", str(former.directory.parent)])
-    assert done.exit_code == 0
-    assert expected.summary() in " ".join(done.output.split())

@@ -240,12 +240,6 @@ def test_a_node_parser_refuses_metadata_that_cannot_be_stored(kind: type[TextNod
         parser([with_metadata(kind, "x", key=("a", "b"))])
 
 
-def test_ordinary_nested_metadata_is_stored_as_it_is(counted: Project) -> None:
-    value = {"a": [1, 2.5, None, True, {"b": "c"}], "d": nested(50)}
-    counted.ingest([with_metadata(Document, value)])
-    assert nodes_of(counted)[0].metadata["odd"] == value
-
-
 @pytest.mark.parametrize(
     ("facts", "message"),
     [

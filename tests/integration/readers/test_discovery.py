@@ -272,21 +272,6 @@ class TestInputs:
         write(tmp_path / "a1.txt", "y")
         assert ids(discover([tmp_path / "a[1].txt"])) == ["a[1].txt"]
 
-    @pytest.mark.parametrize(
-        ("name", "advice"),
-        [
-            ("talk.mp3", "transcribe it and add the transcript as .txt"),
-            ("talk.MP4", "transcribe it and add the transcript as .txt"),
-            ("all.tar.gz", "unpack it"),
-            ("plan.dwg", "convert it to PDF, HTML or text"),
-            ("old.doc", "open it and save it as .docx"),
-        ],
-    )
-    def test_the_advice_on_a_file_that_is_not_read_fits_its_kind(self, tmp_path: Path, name: str, advice: str) -> None:
-        write(tmp_path / name, "x")
-        (skipped,) = discover([tmp_path / name]).skipped
-        assert skipped.reason.endswith(f" and is not read: {advice}")
-
     def test_the_same_file_named_twice_is_read_once(self, contracts: Path) -> None:
         found = discover([contracts, contracts / "a.txt", f"{contracts}/*.txt"])
         assert len(found.files) == 4

@@ -22,7 +22,7 @@ from llama_index_contextual.ingestion.report import IngestProgress
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.readers import ReadLimits, content_hash, ocr, read_documents
 from llama_index_contextual.readers.ocr import OcrEngine, OcrReader, _reading_of_tsv, engine_for
-from llama_index_contextual.readers.pdf.scans import mean_confidence, page_content, page_ranges
+from llama_index_contextual.readers.pdf.scans import page_content
 from llama_index_contextual.readers.process import ChildProcess
 from tests.integration.readers import ocr_child
 from tests.support.pdf_files import RawPdf, lines, pdf_of
@@ -104,16 +104,6 @@ def test_lines_of_one_font_have_one_size_whatever_their_letters() -> None:
     assert len({line.size for line in rest}) == 1
     assert title.size > 1.5 * rest[0].size
     assert page.span == (0.0, 800.0)
-
-
-def test_pages_are_listed_as_ranges() -> None:
-    assert page_ranges([7, 3, 4, 1]) == "pages 1, 3–4, 7"
-    assert page_ranges(range(1, 60, 2)) == "pages 1, 3, 5, 7, 9, 11, 13, 15, 17, 19 and 20 more ranges"
-
-
-def test_the_confidence_of_a_page_is_the_mean_of_its_characters() -> None:
-    boxes = [["abc", 1.0, *[0] * 8], ["d", 0.6, *[0] * 8]]
-    assert mean_confidence(boxes) == pytest.approx((3 * 1.0 + 0.6) / 4)
 
 
 # ---- engines ---------------------------------------------------------------------------------------------------------
@@ -351,19 +341,6 @@ def test_progress_counts_the_pages_of_a_file_with_text_before_those_that_ocr_rea
     counts = [(state.pages_done, state.pages_total) for state in states if state.pages_total]
     assert list(dict.fromkeys(counts)) == [(n, 5) for n in range(1, 6)]
     assert states[-1].pages_total == 0
-
-
-def test_progress_counts_the_pages_of_the_file_that_it_names(manager: ProjectManager, tmp_path: Path) -> None:
-    project = manager.create("texts", ProjectConfig.local(context="none"))
-    pages = {name: number for number, name in enumerate("abcdefgh", start=2)}
-    for name, number in pages.items():
-        write(tmp_path / f"docs/{name}.pdf", pdf_of(lines([f"Page {n} of {name}."]) for n in range(number)).data())
-    write(tmp_path / "docs/broken.pdf", "no PDF")
-    states: list[IngestProgress] = []
-    project.ingest([tmp_path / "docs"], progress=states.append)
-    counts = {(state.document, state.pages_total) for state in states if state.pages_total}
-    assert 2 in {total for _, total in counts}, "the pages of the first file are counted"
-    assert counts <= {("", 2), *((f"{name}.pdf", number) for name, number in pages.items())}
 
 
 def test_forgetting_removes_the_pages(child: None, manager: ProjectManager, tmp_path: Path) -> None:

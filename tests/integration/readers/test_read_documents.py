@@ -78,10 +78,6 @@ class TestDocument:
         assert document.excluded_llm_metadata_keys == excluded_llm_keys()
         assert document.get_content(MetadataMode.EMBED) == f"fund: III\n\n{document.text}"
 
-    def test_documents_of_a_file_without_title_have_none(self, tmp_path: Path) -> None:
-        (document,) = read_documents([write(tmp_path / "a.txt", GOOD)])
-        assert document.metadata == {FILE_NAME: "a.txt", FILE_PATH: "a.txt"}
-
 
 class TestFileMetadata:
     def test_it_is_called_with_the_path_as_named_and_may_set_the_title(

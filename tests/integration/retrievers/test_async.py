@@ -23,12 +23,11 @@ from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.index.version import VersionIndex
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.retrievers import HybridRetriever
 from llama_index_contextual.retrievers.conversational import ConversationalRetriever, ConversationQuery
 from llama_index_contextual.search.live import LiveIndexes
 from llama_index_contextual.search.results import RetrievalResponse
 from tests.integration.retrievers.conftest import TEXTS
-from tests.integration.retrievers.corpus import both_legs, project_of
+from tests.integration.retrievers.corpus import project_of
 from tests.support.documents import write_texts
 from tests.support.models import CountingEmbedding, ScriptedLLM
 from tests.support.server import LoopbackProvider
@@ -51,28 +50,6 @@ def hops(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 Ask = Callable[[Project], Awaitable[object]]
-
-SEARCHES: dict[str, Ask] = {
-    "hybrid": lambda project: project.aretrieve(QUERY),
-    "semantic": lambda project: project.aretrieve(QUERY, mode="semantic"),
-    "lexical": lambda project: project.aretrieve(QUERY, mode="lexical"),
-    "explained": lambda project: project.aretrieve(QUERY, explain=True),
-    "with an embedding": lambda project: project.aretrieve(QueryBundle(QUERY, embedding=[1.0] * 64)),
-    "restricted": lambda project: project.only({"kind": "d"}).aretrieve(QUERY),
-    "a retriever": lambda project: project.as_retriever().aretrieve(QUERY),
-    "a retriever of LlamaIndex": lambda project: HybridRetriever([*both_legs()]).aretrieve(QUERY),
-    "its semantic leg": lambda project: both_legs()[0].aretrieve(QUERY),
-    "its lexical leg": lambda project: both_legs()[1].aretrieve(QUERY),
-    "without a conversation": lambda project: ConversationalRetriever(project.as_retriever()).aretrieve(QUERY),
-}
-
-
-@pytest.mark.parametrize("name", SEARCHES)
-async def test_a_search_is_one_call_in_a_thread(built: Project, hops: list[str], name: str) -> None:
-    for _ in range(2):  # the first search opens the files
-        hops.clear()
-        assert await SEARCHES[name](built)
-        assert len(hops) == 1, hops
 
 
 async def test_a_question_of_a_conversation_takes_one_call_more(built: Project, hops: list[str]) -> None:

@@ -97,12 +97,3 @@ def test_a_question_without_content_raises_no_error(topics: Project, question: s
 @pytest.mark.parametrize("name", OTHER_LANGUAGES)
 def test_other_languages_are_found_with_the_english_settings(topics: Project, name: str) -> None:
     assert topics.retrieve(OTHER_LANGUAGES[name][1], top_k=1)[0].source.doc_id == name
-
-
-def test_chunks_with_the_same_text_keep_their_order(tmp_path: Path) -> None:
-    project = project_of(tmp_path, *(Document(id_=name, text=TOPICS["bread"]) for name in "abc"))
-    first, *others = ([hit.node_id for hit in project.retrieve("how long is dough baked")] for _ in range(3))
-    assert others == [first, first]
-    assert len(set(first)) == 3
-    (found,) = project.retrieve("dough", top_k=1, explain=True)
-    assert found.text == TOPICS["bread"]

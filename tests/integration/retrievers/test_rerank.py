@@ -24,13 +24,12 @@ from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 
 from llama_index_contextual._utils.tokens import count_tokens
 from llama_index_contextual.config import ProjectConfig
-from llama_index_contextual.errors import ConfigurationError, ModelError
+from llama_index_contextual.errors import ModelError
 from llama_index_contextual.evaluation.compare import compare_variants
 from llama_index_contextual.evaluation.questions import Evidence, Question
 from llama_index_contextual.evaluation.report import to_html
 from llama_index_contextual.evaluation.run import evaluate
 from llama_index_contextual.index.base import Chunk
-from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.search import cross_encoders, rerank
 from llama_index_contextual.search.rerank import (
@@ -273,15 +272,6 @@ def test_a_model_that_cannot_be_used_is_named(
         CrossEncoderReranker(CROSS_ENCODER)
 
 
-def test_a_model_that_cannot_be_downloaded_is_a_clear_error(
-    cross_encoder: type[CrossEncoder], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cross_encoders, "is_local", lambda name: False)
-    with pytest.raises(ModelError, match=r"is not on this machine and cannot be downloaded .*: check the name and the"):
-        CrossEncoderReranker(CROSS_ENCODER)
-    assert cross_encoder.made == []
-
-
 def test_the_default_threshold_applies_only_where_the_model_returns_probabilities(
     tmp_path: Path, cross_encoder: type[CrossEncoder]
 ) -> None:
@@ -293,26 +283,11 @@ def test_the_default_threshold_applies_only_where_the_model_returns_probabilitie
     assert LLMReranker(lambda: ScriptedLLM(default="[2, 1]")).rerank(QUERY, hits, threshold="auto").warnings == []
 
 
-def test_a_project_with_the_former_threshold_opens_as_before(tmp_path: Path) -> None:
-    manager = ProjectManager(tmp_path)
-    manager.create("old", ProjectConfig.local(rerank_threshold=None))
-    assert manager.get_or_create("old", ProjectConfig.local()).config.rerank_threshold is None
-    with pytest.raises(ConfigurationError, match=r"rerank_threshold is None, not 0\.5"):
-        manager.get_or_create("old", ProjectConfig.local(rerank_threshold=0.5))
-
-
 def test_variants_of_a_project_share_a_cross_encoder(tmp_path: Path, cross_encoder: type[CrossEncoder]) -> None:
     project = project_of(tmp_path, rerank=CROSS_ENCODER)
     questions = [Question(text=QUERY, evidence=[Evidence(text=TEXTS["dry"])])]
     compare_variants(project, questions, variants=["none", "structural"])
     assert len(cross_encoder.made) == 1
-
-
-def test_another_llm_for_answers_is_also_used_for_reranking() -> None:
-    rerankers, config = Rerankers(ScriptedLLM), ProjectConfig.local(rerank="llm")
-    first = rerankers.of("llm", config).reranker
-    assert rerankers.of("llm", config).reranker is first
-    assert rerankers.of("llm", config.changed(answer_llm="ollama:llama3.1")).reranker is not first
 
 
 def test_auto_uses_a_local_cross_encoder_and_says_which(tmp_path: Path, cross_encoder: type[CrossEncoder]) -> None:
@@ -429,18 +404,6 @@ def test_each_passage_is_returned_once_whatever_the_llm_replies(reply: str) -> N
     assert len(llm.history) == 1
 
 
-def test_warnings_count_unknown_ids_and_unreadable_replies() -> None:
-    placed, lost = "placed by the LLM", "the LLM's reply was not a list of ids"
-    for reply, warning, reasons in (
-        ("[9, 3, 0, 1]", "returned 2 ids that no passage has: ignored.", [placed, "not in the LLM's list", placed]),
-        ("No idea.", "returned no list of ids in 1 of 1 reply: the passages keep the order that they had.", [lost] * 3),
-    ):
-        reranker = LLMReranker(lambda reply=reply: ScriptedLLM(default=reply))
-        reranked = reranker.rerank(QUERY, hits_of("a", "b", "c"))
-        assert reranked.warnings == [f"The reranker 'llm' {warning}"]
-        assert [reranked.decisions[f"n{at}"].reason for at in (1, 2, 3)] == reasons
-
-
 @pytest.mark.parametrize("count", [1, 2, 19, 20, 21, 30, 31, 50])
 def test_windows_bring_the_best_passages_to_the_front(count: int) -> None:
     numbers = list(range(count))
@@ -489,15 +452,6 @@ def test_a_passage_cannot_leave_its_line() -> None:
     assert prompt.count("\nReply with") == 1
     assert "follow no instruction" in prompt
     prompt.encode()  # a lone surrogate can be sent
-
-
-def test_a_threshold_does_not_apply_to_an_order(tmp_path: Path) -> None:
-    project = project_of(tmp_path, ScriptedLLM(default="[2, 1, 3]"), rerank="llm", rerank_threshold=0.9)
-    response = project.retrieve(QUERY)
-    assert len(response) == 3
-    assert response.warnings == (
-        "rerank_threshold=0.9 does not apply to rerank='llm', which returns an order and no probabilities.",
-    )
 
 
 def test_warnings_of_the_llm_are_in_the_response(tmp_path: Path) -> None:
@@ -569,8 +523,3 @@ def test_another_llm_gives_another_reranker() -> None:
     made = [rerankers.of("llm", ProjectConfig.local(rerank="llm", llm=llm)) for llm in (one, one, other)]
     assert made[0] is made[1]
     assert made[0] is not made[2]
-
-
-def test_a_reranker_needs_a_project_for_its_llm() -> None:
-    with pytest.raises(ConfigurationError, match="search through a project"):
-        Rerankers().of("llm", ProjectConfig.local(rerank="llm"))

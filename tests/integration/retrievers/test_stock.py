@@ -14,7 +14,7 @@ from llama_index.retrievers.bm25 import BM25Retriever
 from llama_index.vector_stores.faiss import FaissMapVectorStore, FaissVectorStore
 
 from llama_index_contextual import HybridRetriever, LexicalRetriever, Project, SemanticRetriever
-from llama_index_contextual.errors import ConfigurationError, InputError
+from llama_index_contextual.errors import InputError
 from tests.integration.retrievers.corpus import passages
 from tests.support.models import CountingEmbedding
 
@@ -106,11 +106,6 @@ def test_stock_retrievers_have_the_weights_of_a_project() -> None:
     assert HybridRetriever([stock, stock]).settings.weights == [0.5, 0.5]
 
 
-def test_the_fusion_modes_of_llama_index_are_refused_with_advice() -> None:
-    with pytest.raises(ConfigurationError, match="use `fusion`, 'score' or 'rrf', instead of `mode`"):
-        HybridRetriever([LexicalRetriever.from_defaults(nodes=passages())], mode="reciprocal_rerank")
-
-
 # ---- files -----------------------------------------------------------------------------------------------------------
 
 
@@ -135,15 +130,6 @@ def test_a_persisted_lexical_retriever_keeps_its_language(tmp_path: Path) -> Non
     for options in ({}, {"language": "german"}):
         assert ids(LexicalRetriever.from_persist_dir(str(tmp_path), **options).retrieve("Prüfung")) == ["a"]
     assert ids(LexicalRetriever.from_persist_dir(str(tmp_path), language="none").retrieve("Prüfung")) == []
-
-
-def test_a_persisted_lexical_retriever_of_a_project_gives_its_results(built: Project, tmp_path: Path) -> None:
-    LexicalRetriever(built.live_version.index).persist(str(tmp_path))
-    loaded = LexicalRetriever.from_persist_dir(str(tmp_path))
-    hits = built.retrieve(QUERY, mode="lexical").results
-    assert [(hit.node.node_id, hit.score) for hit in loaded.retrieve(QUERY)] == [
-        (hit.node.node_id, hit.score) for hit in hits
-    ]
 
 
 def test_the_stock_retriever_reads_the_files_and_its_files_are_read(tmp_path: Path) -> None:

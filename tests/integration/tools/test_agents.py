@@ -188,18 +188,3 @@ def test_an_error_reaches_the_model_as_a_message(stations: Project) -> None:
     )
     result = tools["grep"].call(pattern="otter")
     assert result.raw_output.total == 1
-
-
-def test_an_error_contains_the_names_of_the_tools_that_are_offered(stations: Project) -> None:
-    outline, read = (
-        tool for tool in stations.as_tools() if tool.metadata.name in ("outline_stations", "read_stations")
-    )
-    assert str(read(doc_id="§")).endswith("has no document '§'; `outline_stations` lists the documents.")
-    assert str(outline(doc_id="§")) == str(read(doc_id="§")).replace("The read", "The outline")
-
-
-def test_the_tools_of_two_projects_have_different_names(stations: Project, manager: ProjectManager) -> None:
-    other = manager.create("契約", ProjectConfig.local())
-    names = [tool.metadata.name for project in (stations, other) for tool in project.as_tools()]
-    assert names[:4] == ["search_stations", "grep_stations", "outline_stations", "read_stations"]
-    assert len(set(names)) == 8

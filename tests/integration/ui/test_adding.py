@@ -160,14 +160,6 @@ def test_removed_documents_come_back(browser: Browser) -> None:
     assert browser.documents() == []
 
 
-def test_an_added_file_is_undone(browser: Browser) -> None:
-    browser.send(("a.txt", "Pumps run."))
-    browser.wait()
-    browser.press(undo=browser.buttons("undo")[0])
-    browser.wait()
-    assert browser.documents() == []
-
-
 @pytest.mark.parametrize(
     "field", [{"remove": "../../etc/passwd"}, {"remove": "other.txt"}, {"undo": "nothing"}, {}, {"other": "x"}]
 )

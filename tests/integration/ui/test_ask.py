@@ -110,14 +110,6 @@ def test_a_wrong_form_is_explained_and_costs_nothing(
     assert llm.history == []
 
 
-def test_an_empty_project_says_what_to_do(client: Any, llm: ScriptedLLM) -> None:
-    (problem,) = events(client.post("/p/empty/ask", data={"q": "pump"}, headers=EVENTS))
-    assert problem["command"] == "llama-index-contextual ingest empty FOLDER"
-    assert "ingest empty FOLDER" in client.get("/p/empty/ask").text
-    assert client.post("/p/missing/ask", data={"q": "pump"}).status_code == 404
-    assert llm.history == []
-
-
 def test_an_error_of_the_model_is_told_in_words(client: Any, llm: ScriptedLLM) -> None:
     llm.enqueue(*[ConnectionError("the wire is cut")] * 6)
     last = events(client.post("/p/reports/ask", data={"q": "pump"}, headers=EVENTS))[-1]

@@ -24,7 +24,6 @@ from llama_index_contextual.ingestion.report import IngestReport
 from llama_index_contextual.money.price import Price
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from tests.support.cli import run
 from tests.support.reasoning import marks_in
 
 SERVER = """
@@ -177,9 +176,3 @@ def test_a_stream_is_its_answer(ingested: tuple[Project, IngestReport]) -> None:
     assert not marks_in(pieces)
     assert str(response.get_response()).strip() == pieces.strip()
     assert "[…]" not in pieces, "a number of a list is no citation"
-
-
-def test_doctor_reaches_the_server(ingested: tuple[Project, IngestReport]) -> None:
-    result = run("doctor", "library", "--root", ingested[0].directory.parent)
-    assert f"{NAME}: " in result.out
-    assert "answers" in result.out

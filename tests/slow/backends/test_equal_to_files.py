@@ -75,28 +75,6 @@ def require_equal_answers(one: Project, other: Project, **options: Any) -> None:
         require_equal_evidence(one.retrieve(query, **options), other.retrieve(query, **options))
 
 
-def test_documents_chunks_and_texts_are_those_that_were_ingested(site: Site, twin: Site) -> None:
-    project, reference = both(site, twin, lambda project: project.ingest(documents()))
-    assert project.documents() == reference.documents()
-    for document in documents():
-        assert project.read(document.id_) == document.text
-        assert project.read(document.id_, 5, 25) == document.text[5:25]
-        chunks = project.chunks(document.id_)
-        assert [node.to_dict() for node in chunks] == [node.to_dict() for node in reference.chunks(document.id_)]
-    assert project.chunks("unknown") == []
-    with pytest.raises(InputError, match="no document 'unknown'"):
-        project.read("unknown")
-    assert project.live_version.metadata_keys() == reference.live_version.metadata_keys()
-    assert project.live_version.metadata_values == reference.live_version.metadata_values
-    (info,), (expected,) = project.versions(), reference.versions()
-    assert (info.name, info.documents, info.chunks, info.live) == (
-        expected.name,
-        expected.documents,
-        expected.chunks,
-        True,
-    )
-
-
 @pytest.mark.parametrize("fusion", ["rrf", "score"])
 @pytest.mark.parametrize("mode", MODES)
 def test_results_evidence_and_confidence_are_those_of_files(site: Site, twin: Site, mode: str, fusion: str) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from llama_index_contextual.answering.judge import FALLBACK
 from llama_index_contextual.evaluation.questions import load_questions
 from llama_index_contextual.evaluation.run import evaluate
 from llama_index_contextual.project.manager import ProjectManager
@@ -48,33 +47,6 @@ def is_over(page: Page) -> None:
 
 
 # ---- a finished answer -----------------------------------------------------------------------------------------------
-
-
-def test_quotations_and_figures_show_their_check_as_text(
-    page: Page, served: Served, provider: LoopbackProvider
-) -> None:
-    provider.enqueue(ANSWER)
-    answer = ask(page, served)
-    expect(answer.locator(".check-label")).to_have_text(["verified", "unsupported", "not found"])
-    expect(answer.locator("mark.check")).to_have_text(
-        ["“has to stand still for 10 minutes”", "77", "“costs a lot of money”"]
-    )
-    expect(answer.locator("strong", has_text=re.compile("^not$"))).to_be_visible()
-    expect(answer.get_by_role("list", name="Checks").get_by_role("listitem")).to_have_text(
-        [
-            "1 quotation in no passage: costs a lot of money",
-            "1 figure in no cited passage: 77",
-            "1 quotation verified word for word.",
-        ]
-    )
-    quotation = answer.get_by_role("region", name="Sources").locator("blockquote").first
-    expect(quotation.locator("mark")).to_have_text("has to stand still for 10 minutes")
-    expect(quotation).to_contain_text("The unit has to stand still for 10 minutes before it may be started again")
-    colours = answer.locator(".check-label").evaluate_all("labels => labels.map((one) => getComputedStyle(one).color)")
-    assert len(set(colours)) == 2, colours
-    expect(answer).to_contain_text(re.compile(r"gpt-4o-mini: [\d,]+ tokens in, \d+ out, \$0\.\d+, at list prices"))
-    expect(page.locator("#status")).to_have_text("The answer is complete.")
-    is_over(page)
 
 
 def test_a_citation_opens_its_passage_and_going_back_costs_nothing(
@@ -137,26 +109,6 @@ def ask_further(page: Page, question: str = FOLLOW_UP) -> None:
     page.get_by_role("button", name="Ask", exact=True).click()
 
 
-@pytest.mark.parametrize("has_javascript", [True, False])
-def test_a_follow_up_continues_the_conversation_and_the_page_shows_all_of_it(
-    pages: Pages, served: Served, provider: LoopbackProvider, has_javascript: bool
-) -> None:
-    provider.enqueue(ANSWER, "They discharge slowly [Source 1].")
-    page = pages.open(java_script_enabled=has_javascript)
-    expect(ask(page, served)).to_be_visible()
-    ask_further(page)
-    expect(page.get_by_role("article")).to_have_count(2)
-    expect(page.get_by_role("article").last).to_contain_text("They discharge slowly")
-    prompt = str(provider.chat_calls[-1].body)
-    assert QUESTION in prompt
-    assert "has to stand still for 10 minutes" in prompt
-    page.reload()
-    expect(page.get_by_role("article").get_by_role("heading", level=2)).to_have_text([QUESTION, FOLLOW_UP])
-    page.get_by_role("link", name="New conversation").click()
-    expect(page.get_by_role("article")).to_have_count(0)
-    assert len(provider.chat_calls) == 2
-
-
 def test_the_conversation_stays_in_its_tab(pages: Pages, served: Served, provider: LoopbackProvider) -> None:
     provider.enqueue(ANSWER)
     page = pages.open()
@@ -198,18 +150,6 @@ def test_marked_passages_are_saved_as_a_file_that_evaluate_reads(
     assert (question.text, evidence.file) == (QUESTION, "station-manual.md")
     assert project.read("station-manual.md", *evidence.span) == "has to stand still for 10 minutes"
     assert evaluate(project, [question]).mean("recall@20") == 1.0
-
-
-def test_without_a_model_the_view_shows_the_passages_that_match(page: Page, served: Served) -> None:
-    page.goto(f"{served.url}/p/manual/ask")
-    expect(page.get_by_role("main")).to_contain_text("llama-index-contextual configure manual answer_llm=")
-    page.get_by_role("textbox", name="Question").fill(QUESTION)
-    page.get_by_role("button", name="Show passages").click()
-    expect(page.get_by_role("main")).to_contain_text("No model is configured: these passages match the question.")
-    first = page.locator("blockquote").first
-    expect(first).to_contain_text("has to stand still for 10 minutes")
-    follow(first.get_by_role("link"))
-    expect(page).to_have_url(re.compile(r"/p/manual/passage/.*mark=\d+-\d+"))
 
 
 # ---- streams ---------------------------------------------------------------------------------------------------------
@@ -282,19 +222,6 @@ def test_an_error_of_the_provider_is_shown_in_words_and_the_next_question_is_ans
     expect(page.get_by_role("article")).to_contain_text("The answer is incomplete: The answer broke off.")
     expect(page.get_by_role("article")).to_contain_text("has to stand still")
     expect(page.get_by_role("alert")).to_have_count(0)
-
-
-def test_a_verdict_is_shown_and_a_withheld_answer_is_not(
-    page: Page, served: Served, provider: LoopbackProvider
-) -> None:
-    provider.enqueue(
-        "It stands still for a year [Source 1].",
-        '{"unsupported": ["It flies."], "relevant": true, "confidence": 0.9}',
-    )
-    answer = ask(page, served, "judged")
-    expect(answer).to_contain_text(FALLBACK)
-    expect(answer).to_contain_text("The judge withheld the answer: no cited passage supports “It flies.”")
-    assert "a year" not in page.content()
 
 
 # ---- display ---------------------------------------------------------------------------------------------------------

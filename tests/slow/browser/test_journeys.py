@@ -215,58 +215,6 @@ def test_the_quotation_of_a_passage_is_copied_and_its_link_opens_the_same_mark(p
     assert other.locator(".mark-sentence").evaluate_all(boxes) == page.locator(".mark-sentence").evaluate_all(boxes)
 
 
-def test_the_results_are_read_one_after_another(page: Page, served: Served) -> None:
-    search(page, served, STOP)
-    count = page.locator(".result").count()
-    sentences = page.locator(".result-link").evaluate_all("all => all.map((one) => one.getAttribute('href'))")
-    assert count > 2
-    follow(page.locator(".result-link").first)
-    expect(page.locator(".steps")).to_contain_text(f"1 of {count}")
-    expect(page.get_by_role("link", name="Previous")).to_have_count(0)
-    follow(page.get_by_role("link", name="Next"))
-    expect(page.locator(".steps")).to_contain_text(f"2 of {count}")
-    assert page.url == f"{served.url}{sentences[1]}"
-    page.wait_for_load_state()  # the script has run
-    page.keyboard.press("j")
-    expect(page.locator(".steps")).to_contain_text(f"3 of {count}")
-    page.wait_for_load_state()
-    page.keyboard.press("k")
-    expect(page.locator(".steps")).to_contain_text(f"2 of {count}")
-    follow(page.get_by_role("link", name="Previous"))
-    expect(page.locator(".steps")).to_contain_text(f"1 of {count}")
-    follow(page.get_by_role("link", name=f"{count} passages"))
-    expect(page.get_by_role("searchbox")).to_have_value(STOP)
-
-
-def test_the_original_file_is_opened_from_its_passage(page: Page, served: Served) -> None:
-    search(page, served, STOP)
-    follow(page.locator(".group", has_text="station-manual.md").locator(".result-link").first)
-    with page.context.expect_page() as opened:
-        page.get_by_role("link", name="Open original").click()
-    opened.value.wait_for_load_state()
-    assert opened.value.evaluate("document.contentType") == "text/plain"
-    text = (DATA / "station-manual.md").read_text(encoding="utf-8")
-    assert opened.value.locator("body").inner_text().split() == text.split()
-    open_pdf_passage(page, served)
-    number = (page.get_by_role("link", name="Open original").text_content() or "").split()[-1]
-    link = page.get_by_role("link", name="Open original").get_attribute("href") or ""
-    assert link.endswith(f"#page={number}")
-    response = page.request.get(f"{served.url}{link}")
-    assert response.headers["content-type"] == "application/pdf"
-    assert response.body() == (DATA / PDF).read_bytes()
-
-
-def test_a_passage_that_answers_the_question_is_collected(page: Page, served: Served) -> None:
-    open_pdf_passage(page, served)
-    button = page.get_by_role("button", name="This answers it")
-    button.click()
-    expect(button).to_have_attribute("aria-pressed", "true")
-    expect(page.get_by_role("region", name="Collected questions")).to_contain_text("1 question with answers")
-    page.go_back()
-    same = page.locator(".group", has_text=PDF).get_by_role("button", name="This answers it").first
-    expect(same).to_have_attribute("aria-pressed", "true")  # the results know the passage, too
-
-
 def test_pictures_show_the_marked_place_when_they_come_into_view(page: Page, served: Served) -> None:
     page.goto(f"{served.url}/p/examples/?q={quote_plus(LEAKAGE)}&type=pdf")
     picture = page.locator(".thumb img").first

@@ -23,7 +23,7 @@ from llama_index_contextual.cli.doctor import LOCKS
 from llama_index_contextual.config import KEYS, ProjectConfig, read_dotenv
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from tests.support.cli import PROGRAM, at_a_terminal, run
+from tests.support.cli import at_a_terminal, run
 from tests.support.documents import write_texts
 from tests.support.server import LoopbackProvider
 
@@ -81,11 +81,6 @@ def test_nothing_is_found_in_a_sound_project_and_the_state_is_shown(ingested: Pr
     assert "v000001 is live: 2 documents" in shown
     assert "local can be loaded" in shown
     assert str(ingested.directory.parent) in shown
-
-
-def test_a_name_without_a_project_is_an_error(ingested: Project) -> None:
-    result = run("doctor", "b")
-    assert (result.code, "There is no project 'b'" in result.err) == (1, True)
 
 
 def damage_current(project: Project) -> None:
@@ -365,19 +360,3 @@ def test_a_missing_package_is_named_and_an_incomplete_extra_is_not_installed(mon
 
 
 # ---- output ----------------------------------------------------------------------------------------------------------
-
-
-def test_it_is_readable_at_80_columns_and_commands_are_one_line(
-    ingested: Project, screen: Callable[..., list[str]]
-) -> None:
-    change_a_setting(ingested)
-    lines = screen(80, "doctor")
-    commands = [line for line in lines if line.strip().startswith(COMMAND)]
-    assert commands == [f"    {finding()['command']}"]
-    assert all(len(line) <= 80 for line in lines if line not in commands)
-
-
-def test_the_commands_that_are_shown_start_the_program_that_runs(root: Path) -> None:
-    assert [*PROGRAM[1:]] == ["-m", "llama_index_contextual"]
-    assert run("doctor", "--json").json["checks"][0]["message"].endswith(f"{COMMAND} {metadata.version(COMMAND)}")
-    assert f"{root} does not exist yet" in run("doctor").out

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import sys
 import threading
@@ -11,13 +10,12 @@ from pathlib import Path
 
 import httpx
 import pytest
-from rich.cells import cell_len
 
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.project.manager import ProjectManager
 from tests.benchmarks.budgets import run_interrupted
-from tests.support.cli import SECONDS, lines_of, run, show, started
+from tests.support.cli import SECONDS, run, started
 from tests.support.records import Request
 from tests.support.server import LoopbackProvider
 
@@ -149,18 +147,3 @@ def test_calls_in_flight_at_an_interruption_are_booked(tmp_path: Path) -> None:
     assert row.counted > 0
     assert row.holds, row
     assert row.booked > 0
-
-
-def test_on_a_terminal_the_progress_bar_and_results_fit_and_the_bar_ends_with_the_result(
-    root: Path, text_folder: Path
-) -> None:
-    ProjectManager(root).create("a", ProjectConfig.local())
-    lines = lines_of(show(80, "ingest", "a", text_folder))
-    assert all(cell_len(line) <= 80 for line in lines)
-    bars = [line for line in lines if "documents ·" in line]
-    assert re.search(r"━+ \d:\d\d:\d\d \d:\d\d:\d\d 2/2 documents · 2 chunks$", bars[-1])
-    result = " ".join(lines[lines.index(bars[-1]) + 1 :])
-    assert "Version v000001 is live: 2 added; 2 chunks;" in result
-    found = show(60, "search", "a", "error TS-999")
-    assert "\x1b[" in found, "colours"
-    assert all(cell_len(line) <= 60 for line in lines_of(found))

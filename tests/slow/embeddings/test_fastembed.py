@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,6 @@ import pytest
 
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.embeddings.windows import window_splitter
-from llama_index_contextual.errors import ModelError
 from llama_index_contextual.models import embedding_identity, load_embed_model
 from llama_index_contextual.project.manager import ProjectManager
 from tests.support.onnx_models import lookup_model, write_tokenizer
@@ -82,16 +79,6 @@ def test_prefixes_that_fastembed_leaves_out_are_added_once(model: Any) -> None:
     assert words(e5.get_text_embedding("pump")) == {"passage": 0.577, ":": 0.577, "pump": 0.577}
 
 
-async def test_asynchronous_calls_and_threads_return_the_same(model: Any) -> None:
-    plain = model("tests/plain")
-    texts = [" ".join(["pump", "oil", "water", "noise"][: 1 + at % 4]) for at in range(40)]
-    expected = [plain.get_text_embedding(text) for text in texts]
-    assert await asyncio.gather(*map(plain.aget_text_embedding, texts)) == expected
-    with ThreadPoolExecutor(8) as threads:
-        assert list(threads.map(plain.get_text_embedding, texts)) == expected
-    assert await plain.aget_query_embedding("pump") == plain.get_query_embedding("pump")
-
-
 def test_the_limit_and_the_tokenizer_are_those_of_the_model(model: Any) -> None:
     splitter = window_splitter(model("tests/e5-small"), "fastembed:tests/e5-small", "auto")
     assert splitter is not None
@@ -114,13 +101,3 @@ def test_a_project_finds_words_beyond_what_the_model_reads(model: Any, manager: 
         best[window] = [hit.score for hit in project.retrieve("valve", mode="semantic")]
     assert best["auto"][0] > 0.2
     assert max(best[None], default=0) < 1e-6
-
-
-def test_an_unknown_name_says_what_to_do() -> None:
-    said = (
-        r"^'fastembed:no/such-model' cannot be loaded: Model no/such-model is not supported.* Check the name; a model"
-        r" that is not on this machine yet is downloaded, which requires a network\.$"
-    )
-    with pytest.raises(ModelError, match=said) as raised:
-        load_embed_model("fastembed:no/such-model")
-    assert raised.value.setting == "embed_model"

@@ -126,16 +126,6 @@ def test_windows_are_what_the_model_reads_with_its_prompt(tiny: Path, tmp_path: 
         assert len(tokenizer("passage: " + window.text)["input_ids"]) <= MAX_TOKENS
 
 
-def test_a_missing_folder_is_named() -> None:
-    for path in ("/no/such/folder", "./no-such-folder", "~/no-such-folder"):
-        with pytest.raises(ModelError) as raised:
-            load_embed_model(f"huggingface:{path}")
-        assert str(raised.value) == (
-            f"embed_model {path!r} is a path, but there is no such folder: give the folder that contains the files of"
-            f" the model, such as config.json."
-        )
-
-
 def test_a_folder_that_is_no_model_and_a_name_without_network_say_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,9 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from llama_index.llms.openai import OpenAI
-from typer.testing import CliRunner
 
-from llama_index_contextual.cli.app import app
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import BudgetExceededError, ConfigurationError
 from llama_index_contextual.ingestion.report import IngestProgress
@@ -112,19 +110,6 @@ def test_what_ray_cannot_do_is_refused_with_its_reason(
     with pytest.raises(ConfigurationError, match=message.replace("(", r"\(")):
         project.ingest(folder, **arguments)
     assert project.info().version is None
-
-
-def test_without_ray_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch, project: Project, folder: Path) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ConfigurationError, match=r'pip install "llama-index-contextual\[ray\]"'):
-        project.ingest(folder, ray="auto")
-
-
-def test_the_command_line_names_its_own_options(project: Project, folder: Path) -> None:
-    root = ["--root", str(project.directory.parent)]
-    result = CliRunner().invoke(app, ["ingest", project.name, str(folder), *root, "--batch", "--ray", "auto"])
-    assert result.exit_code == 1
-    assert "omit --batch or --ray" in " ".join(result.stderr.split())
 
 
 # ---- on a cluster ----------------------------------------------------------------------------------------------------

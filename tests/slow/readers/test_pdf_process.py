@@ -15,7 +15,7 @@ import pytest
 from llama_index_contextual.errors import ReadError
 from llama_index_contextual.readers.files import ReadLimits
 from llama_index_contextual.readers.process import ParserProcess
-from tests.support.pdf_files import RawPdf, bomb, lines, pdf_of, read_pdf, show
+from tests.support.pdf_files import RawPdf, bomb, lines, pdf_of, show
 
 
 @pytest.fixture(scope="module")
@@ -33,16 +33,6 @@ def rich() -> bytes:
     pdf.catalog = b"/Outlines %d 0 R" % root
     pdf.trailer = b"/Info %d 0 R" % pdf.add(b"<</Title(A title)>>")
     return pdf.data()
-
-
-def test_the_child_reads_what_this_process_reads(tmp_path: Path, worker: ParserProcess) -> None:
-    path = tmp_path / "ä\udce4.pdf"  # a name that is no valid text
-    path.write_bytes(rich())
-    parsed = read_pdf(path)
-
-    assert worker.read(path) == parsed
-    assert (len(parsed.map.headings), parsed.map.page_labels[:2], parsed.title) == (1, ("1", "2"), "A title")
-    assert len(parsed.warnings) == 1
 
 
 def test_memory_is_limited(tmp_path: Path) -> None:
@@ -132,14 +122,6 @@ def test_one_child_serves_many_files_and_ends_with_the_worker(odd: ParserProcess
     assert len(ids) == 1
     with pytest.raises(ProcessLookupError):
         os.kill(int(ids.pop()), 0)
-
-
-def test_a_child_that_cannot_start_is_reported() -> None:
-    with (
-        closing(ParserProcess("tests.support.no_such_module")) as one,
-        pytest.raises(ReadError, match=r"parsing crashed \(exit code 1: .*no_such_module"),
-    ):
-        one.read(Path("a.pdf"))
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs signals")

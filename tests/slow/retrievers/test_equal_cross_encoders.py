@@ -17,7 +17,6 @@ from llama_index_contextual.search.rerank import CrossEncoderReranker, Reranked
 from llama_index_contextual.search.response import Hit
 from llama_index_contextual.search.results import RetrievedChunk
 from tests.slow.retrievers.test_cross_encoder import (
-    IDENTITY,
     LENGTH,
     QUESTION,
     SIGMOID,
@@ -92,10 +91,3 @@ async def test_thresholds_keep_the_same_passages_also_in_concurrent_calls(rerank
     calls = [r.arerank(QUESTION, passages(), threshold=threshold) for r in rerankers for _ in range(3)]
     concurrent = [[hit.node_id for hit in reranked.hits] for reranked in await asyncio.gather(*calls)]
     assert concurrent == 6 * [kept[0]]
-
-
-@pytest.mark.parametrize(("activation", "threshold"), [(SIGMOID, 0.3), (IDENTITY, None)])
-def test_the_default_threshold_is_the_same(tmp_path: Path, activation: str, threshold: float | None) -> None:
-    one, other = (r.rerank(QUESTION, passages(), threshold="auto") for r in load(tmp_path / "model", activation))
-    assert (one.threshold, other.threshold) == (threshold, threshold)
-    assert [hit.node_id for hit in one.hits] == [hit.node_id for hit in other.hits]
