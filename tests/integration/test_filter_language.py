@@ -357,11 +357,6 @@ DOORS: dict[str, Callable[[Project, Any], set[str]]] = {
 }
 
 
-def test_there_are_110_filters_and_seven_doors() -> None:
-    assert len(FILTERS) + len(MIXED_FILTERS) >= 110
-    assert len(DOORS) == 7
-
-
 def wrong_outcomes(
     project: Project, door: str, filters: list[tuple[Any, set[str] | str]]
 ) -> list[tuple[Any, set[str] | str, set[str] | str]]:

@@ -8,19 +8,13 @@ from pathlib import Path
 
 import pytest
 from llama_index.core import Document, VectorStoreIndex
-from llama_index.core.agent.workflow import FunctionAgent, ReActAgent
-from llama_index.core.base.base_query_engine import BaseQueryEngine
+from llama_index.core.agent.workflow import FunctionAgent
 from llama_index.core.ingestion import IngestionCache, IngestionPipeline
 from llama_index.core.llms import MockLLM
 from llama_index.core.query_engine import (
     CitationQueryEngine,
     RetrieverQueryEngine,
-    RouterQueryEngine,
-    SubQuestionQueryEngine,
 )
-from llama_index.core.question_gen.types import SubQuestion
-from llama_index.core.selectors import LLMSingleSelector
-from llama_index.core.tools import QueryEngineTool
 from llama_index.core.vector_stores import SimpleVectorStore
 from llama_index.llms.openai import OpenAI
 
@@ -114,18 +108,6 @@ class TestTool:
         (call,) = output.tool_calls
         assert call.tool_output.raw_output[0].source.file_name == "manual.txt"
 
-    async def test_a_react_agent_calls_it(self, filled: Project) -> None:
-        def reply(request: Request) -> str:
-            if "Observation:" in request.text.rpartition("Current Conversation")[2]:
-                return f"Thought: I can answer without using any more tools.\nAnswer: {ANSWER}"
-            expected = json.dumps({"query": QUESTION})
-            return f"Thought: I need to use a tool.\nAction: search_reports\nAction Input: {expected}"
-
-        with LoopbackProvider(reply=reply) as provider:
-            output = await ReActAgent(tools=[filled.as_tool()], llm=openai(provider), streaming=False).run(QUESTION)
-        assert str(output) == ANSWER
-        assert output.tool_calls[0].tool_output.raw_output[0].source.file_name == "manual.txt"
-
 
 class TestEngines:
     def test_a_retriever_query_engine_answers_with_sources(self, filled: Project) -> None:
@@ -139,40 +121,6 @@ class TestEngines:
         answer = engine.query(QUESTION)
         assert [node.node.get_content().partition(":")[0] for node in answer.source_nodes] == ["Source 1", "Source 2"]
         assert "TS-999 means that the pump runs dry" in answer.source_nodes[0].node.get_content()
-
-    def test_a_router_chooses_a_project_by_its_description(self, filled: Project) -> None:
-        engine = RetrieverQueryEngine.from_args(filled.as_retriever(), llm=MockLLM())
-        tool = QueryEngineTool.from_defaults(engine, description=filled.as_tool().metadata.description)
-        other = QueryEngineTool.from_defaults(engine, description="Recipes.")
-        with LoopbackProvider(reply=lambda _: '[{"choice": 2, "reason": "manuals"}]') as provider:
-            selector = LLMSingleSelector.from_defaults(llm=openai(provider))
-            router = RouterQueryEngine(selector, [other, tool], llm=MockLLM())
-            answer = router.query(QUESTION)
-        assert answer.metadata is not None
-        assert answer.metadata["selector_result"].selections[0].index == 1
-        assert answer.source_nodes[0].metadata["file_name"] == "manual.txt"
-
-    def test_sub_questions_are_asked_one_by_one(self, filled: Project) -> None:
-        questions = [
-            SubQuestion(sub_question=QUESTION, tool_name="reports"),
-            SubQuestion(sub_question="By how much did revenue grow?", tool_name="reports"),
-        ]
-        expected = json.dumps({"items": [question.model_dump() for question in questions]})
-        engine: BaseQueryEngine = RetrieverQueryEngine.from_args(filled.as_retriever(similarity_top_k=1), llm=MockLLM())
-        tool = QueryEngineTool.from_defaults(engine, name="reports", description="Reports.")
-        with LoopbackProvider(reply=lambda _: expected) as provider:
-            from llama_index.core.question_gen import LLMQuestionGenerator
-            from llama_index.core.response_synthesizers import get_response_synthesizer
-
-            answer = SubQuestionQueryEngine(
-                question_gen=LLMQuestionGenerator.from_defaults(llm=openai(provider)),
-                response_synthesizer=get_response_synthesizer(llm=MockLLM()),
-                query_engine_tools=[tool],
-                use_async=False,
-                verbose=False,
-            ).query("What does TS-999 mean, and how did revenue develop?")
-        names = {node.metadata["file_name"] for node in answer.source_nodes if "file_name" in node.metadata}
-        assert names == {"manual.txt", "quarter.md"}
 
 
 def documents() -> list[Document]:

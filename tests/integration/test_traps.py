@@ -23,9 +23,6 @@ def counted(manager: ProjectManager) -> Project:
     return manager.create("a", ProjectConfig.local(context="none"), embed_model=CountingEmbedding())
 
 
-# ---- the cache of a pipeline ---------------------------------------------------------------------------------------
-
-
 # ---- links between nodes -------------------------------------------------------------------------------------------
 
 
@@ -55,9 +52,3 @@ def test_the_stock_postprocessor_that_fetches_neighbours_works_on_our_store(coun
     places = [hit.node.metadata["chunk_index"] for hit in fetch.postprocess_nodes(best)]
     middle = best[0].node.metadata["chunk_index"]
     assert places == [middle - 1, middle, middle + 1]
-
-
-# ---- loading an index ----------------------------------------------------------------------------------------------
-
-
-# ---- OpenAI's address and key --------------------------------------------------------------------------------------

@@ -99,6 +99,12 @@ def test_a_style_sets_the_rules(style: str, words: str) -> None:
     assert words in llm.history[0]
 
 
+@pytest.mark.parametrize("seconds", [{"first_token": 0}, {"between_tokens": -1}, {"whole": 0}])
+def test_timeouts_must_be_above_zero(seconds: dict[str, float]) -> None:
+    with pytest.raises(ConfigurationError, match="above 0"):
+        Timeouts(**seconds)
+
+
 def test_the_prompt_explains_time_words(reports: Project) -> None:
     llm = ScriptedLLM()
     question = "What did TS-999 cost last year?"

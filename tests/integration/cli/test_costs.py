@@ -88,6 +88,3 @@ def test_failed_contexts_are_reported_with_the_command_to_retry_and_counted_by_i
     assert run("info", "a", *root, "--json").json["fallback_chunks"] == 4
     assert run("retry", "a", *root, "--quiet").err == ""
     assert "fallback" not in run("info", "a", *root).out
-
-
-# ---- another model --------------------------------------------------------------------------------------------------

@@ -468,9 +468,6 @@ def test_one_contextualizer_serves_several_event_loops_and_pays_once(
     assert [record for record in caplog.records if record.name == "asyncio"] == [], "clients are closed in their loop"
 
 
-# ---- how often a failing call is sent --------------------------------------------------------------------------------
-
-
 # ---- spans of calls, as received by OpenInference --------------------------------------------------------------------
 
 

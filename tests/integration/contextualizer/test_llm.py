@@ -39,9 +39,6 @@ def test_a_custom_prompt_is_sent() -> None:
     assert llm.history == ["Doc: One.\n\nTwo.\nPart: One.\nSum up.", "Doc: One.\n\nTwo.\nPart: Two.\nSum up."]
 
 
-# ---- failures --------------------------------------------------------------------------------------------------------
-
-
 # ---- the ledger ------------------------------------------------------------------------------------------------------
 
 
@@ -144,12 +141,6 @@ def test_the_report_compares_the_lengths_of_new_contexts_with_the_target(tmp_pat
 
 
 # ---- options -----------------------------------------------------------------------------------------------------
-
-
-def test_invalid_options_are_refused() -> None:
-    for options in ({"num_workers": 0}, {"segment_size": 0}):
-        with pytest.raises(ValueError, match=next(iter(options))):
-            LLMContextualizer(**options)  # type: ignore[arg-type]
 
 
 # ---- the extractor in LlamaIndex's core ------------------------------------------------------------------------------

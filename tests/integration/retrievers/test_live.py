@@ -139,9 +139,6 @@ def test_without_a_lexical_index_its_retriever_names_the_setting(tmp_path: Path)
         LexicalRetriever(project.live_version.index)
 
 
-# ---- another embedding model -----------------------------------------------------------------------------------------
-
-
 # ---- versions --------------------------------------------------------------------------------------------------------
 
 

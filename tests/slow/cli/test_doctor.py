@@ -357,6 +357,3 @@ def test_a_missing_package_is_named_and_an_incomplete_extra_is_not_installed(mon
     (absent,) = [line for line in run("doctor").out.splitlines() if line.startswith("  ok: not installed: ")]
     assert re.search(r"[:,] local( \(without wordllama\))?[,;]", absent)
     assert 'pip install "llama-index-contextual[NAME]"' in absent
-
-
-# ---- output ----------------------------------------------------------------------------------------------------------
