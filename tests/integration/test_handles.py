@@ -648,12 +648,6 @@ def test_a_misspelt_option_of_a_component_is_refused(name: str) -> None:
         getattr(package, name)(chunk_sizes=100)
 
 
-def test_the_vectors_of_a_version_can_be_restored(reports: Project) -> None:
-    published: Any = reports.storage_context.vector_store
-    restored = type(published).from_dict(published.to_dict())
-    assert list(restored.client.ids) == list(published.client.ids)
-
-
 @pytest.fixture
 def stock(reports: Project, tmp_path: Path) -> Path:
     """The directory to which the live version was persisted, twice."""

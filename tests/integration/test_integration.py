@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from llama_index.core import Document, VectorStoreIndex
-from llama_index.core.agent.workflow import FunctionAgent
 from llama_index.core.ingestion import IngestionCache, IngestionPipeline
 from llama_index.core.llms import MockLLM
 from llama_index.core.query_engine import (
@@ -28,8 +27,6 @@ from llama_index_contextual import (
 from llama_index_contextual.search.results import RetrievalResponse
 from llama_index_contextual.tools.document_tools import tool_name
 from tests.support.documents import MARKDOWN, TEXT
-from tests.support.records import Request
-from tests.support.replies import Reply
 from tests.support.server import LoopbackProvider
 
 QUESTION = "What does error TS-999 mean?"
@@ -93,20 +90,6 @@ class TestTool:
     async def test_a_search_without_results_says_so(self, filled: Project) -> None:
         result = await filled.as_tool(mode="lexical").acall(query="zebra")
         assert str(result).startswith("Note: No passage was found. No document mentions “zebra”.")
-
-    async def test_a_function_agent_calls_it(self, filled: Project) -> None:
-        def reply(request: Request) -> Reply | str:
-            if any(message["role"] == "tool" for message in request.messages):
-                return ANSWER
-            call = {"name": "search_reports", "arguments": json.dumps({"query": QUESTION})}
-            calls = [{"id": "call_1", "type": "function", "function": call}]
-            return Reply(tool_calls=calls, finish_reason="tool_calls")
-
-        with LoopbackProvider(reply=reply) as provider:
-            output = await FunctionAgent(tools=[filled.as_tool()], llm=openai(provider)).run(QUESTION)
-        assert str(output) == ANSWER
-        (call,) = output.tool_calls
-        assert call.tool_output.raw_output[0].source.file_name == "manual.txt"
 
 
 class TestEngines:

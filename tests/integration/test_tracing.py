@@ -78,11 +78,6 @@ def test_a_search_names_every_hit(filled: Project, exporter: InMemorySpanExporte
     assert (span.attributes["openinference.span.kind"], span.attributes["input.value"]) == ("RETRIEVER", QUESTION)
 
 
-async def test_an_async_search_names_every_hit(filled: Project, exporter: InMemorySpanExporter) -> None:
-    response = await filled.aretrieve(QUESTION, top_k=3)
-    assert_all_is_told(span_of(exporter, "ProjectRetriever.arespond"), response)
-
-
 def test_a_span_of_an_answer_contains_search_and_model_call(
     filled: Project, manager: ProjectManager, exporter: InMemorySpanExporter
 ) -> None:

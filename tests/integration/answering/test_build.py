@@ -39,12 +39,6 @@ def grounded(project: Project, **options: Any) -> GroundedQueryEngine:
 # ---- which engine ----------------------------------------------------------------------------------------------------
 
 
-def test_an_unknown_option_is_a_type_error(reports: Project) -> None:
-    for make, typo in ((reports.as_query_engine, "stlye"), (reports.as_chat_engine, "response_mode")):
-        with pytest.raises(TypeError, match=f"unexpected keyword argument '{typo}'"):
-            make(llm=MockLLM(), **{typo: "refine"})  # type: ignore[operator]
-
-
 def defaults(function: Any) -> dict[str, Any]:
     """Return the keywords of a function with their defaults."""
     parameters = inspect.signature(function).parameters.values()

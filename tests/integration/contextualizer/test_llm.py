@@ -140,9 +140,6 @@ def test_the_report_compares_the_lengths_of_new_contexts_with_the_target(tmp_pat
     assert project.rebuild().context_lengths is None, "no new contexts"
 
 
-# ---- options -----------------------------------------------------------------------------------------------------
-
-
 # ---- the extractor in LlamaIndex's core ------------------------------------------------------------------------------
 
 

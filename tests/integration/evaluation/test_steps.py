@@ -174,10 +174,3 @@ def test_steps_are_compared_at_the_most_results_at_which_they_differ() -> None:
     comparison = compare({"first": first, "third": third}, [by_id("q", "a")], ks=KS, metric="recall@20")
     assert telling_cutoff(comparison, KS) == 1
     assert telling_cutoff(comparison, (5, 20)) == 20
-
-
-def test_steps_without_a_difference_are_not_recommended_against_each_other(filled: Project) -> None:
-    steps = evaluate_steps(filled, QUESTIONS, max_cost=0.0)
-    assert steps.metric == f"recall@{max(KS)}"
-    assert "0 % fewer" not in steps.recommendation
-    assert not any(note.startswith("The steps are compared at") for note in steps.notes)

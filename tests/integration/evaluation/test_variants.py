@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -137,16 +135,6 @@ def test_a_sample_without_any_question_is_an_error(filled: Project, size: int, m
         compare_variants(filled, [Question(text="?", evidence=both)], variants=FREE, sample=size)
 
 
-def test_a_sample_notes_the_cost_of_all_documents(filled: Project, llm: ScriptedLLM) -> None:
-    kinds: list[ContextKind] = [*FREE, "llm"]
-    comparison = compare_variants(filled, [QUESTIONS[1]], variants=kinds, sample=1)
-    (price,) = [note for note in comparison.notes if "would cost" in note]
-    assert re.fullmatch(r"'llm' for all documents would cost about \$0\.00\d\d more\.", price)
-    filled.state.config = filled.config.changed(prices={})
-    comparison = compare_variants(filled, [QUESTIONS[1]], variants=kinds, sample=1)
-    assert "'llm' for all documents would cost an unknown amount more." in comparison.notes
-
-
 # ---- cost estimate -------------------------------------------------------------------------------------------------
 
 
@@ -163,26 +151,6 @@ def test_nothing_is_sent_if_the_cost_exceeds_the_limit(filled: Project, llm: Scr
     assert (events, llm.history) == ([], [])
     compare_variants(filled, QUESTIONS)
     assert len(llm.history) == 2
-
-
-@pytest.mark.parametrize("method", ["compare", "sweep"])
-def test_the_cost_is_reported_before_anything_is_built_and_can_stop_it(
-    filled: Project, llm: ScriptedLLM, method: str
-) -> None:
-    prices: list[float | None] = []
-
-    def stop_at_the_price(progress: VariantProgress) -> None:
-        assert progress.stage == "price"
-        prices.append(progress.dollars)
-        raise KeyboardInterrupt
-
-    options: dict[str, Any] = {"variants": ("none", "llm")} if method == "compare" else {"contexts": ["llm"]}
-    with pytest.raises(KeyboardInterrupt):
-        (compare_variants if method == "compare" else sweep_variants)(
-            filled, QUESTIONS, **options, progress=stop_at_the_price
-        )
-    assert 0 < prices[0] < 1
-    assert llm.history == []
 
 
 # ---- errors --------------------------------------------------------------------------------------------------------

@@ -67,40 +67,6 @@ def test_a_folder_that_is_opened_is_shown_in_the_workbench(root: Path, text_fold
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
-def test_ctrl_c_while_a_folder_is_opened_keeps_what_was_paid(
-    root: Path, text_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("uvicorn", reason="the Workbench is part of the extra `ui`")
-    released, answered = threading.Event(), 0
-
-    def reply(_request: Request) -> str:
-        nonlocal answered
-        answered += 1
-        if answered > 1:
-            released.wait(SECONDS)
-        return "A context that was paid for, and that says at some length where in its document the passage is."
-
-    with LoopbackProvider(reply=reply) as provider:
-        monkeypatch.setenv("OPENAI_API_KEY", "sk-any")
-        monkeypatch.setenv("OPENAI_BASE_URL", provider.api_base)
-        config = ProjectConfig(embed_model="local", chunk_size=24, chunk_overlap=0, llm_concurrency=1)
-        ProjectManager(root).create("a", config)
-        with started("open", text_folder, "--name", "a", "--yes") as child:
-            try:
-                address = next(line.split()[1] for line in child.stdout if line.startswith("Workbench: "))
-                provider.wait_until(lambda: len(provider.chat_calls) == 2, SECONDS)
-                page = httpx.get(f"{address}p/a/project", timeout=SECONDS).text
-                child.send_signal(signal.SIGINT)
-                _, err = child.communicate(timeout=SECONDS)
-            finally:
-                released.set()
-        assert "Reading the folder" in page
-        assert child.returncode == 130
-        assert "Interrupted: there is no version yet; the ledger keeps 1 context and 0 embeddings." in err
-        assert "Traceback" not in err
-
-
-@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 def test_ctrl_c_leaves_the_old_version_live_and_lists_what_the_ledger_keeps(
     root: Path, text_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

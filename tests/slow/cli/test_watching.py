@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -194,20 +193,6 @@ def test_a_change_during_a_sync_leads_to_another_one(project: Project, tmp_path:
 
 
 # ---- in a process ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGINT for another process")
-def test_ctrl_c_ends_watching_with_the_last_version_live(project: Project, folder: Path) -> None:
-    with started("sync", "a", folder, "--watch", "--yes", "--json", "--quiet") as process:
-        assert json.loads(process.stdout.readline())["version"] == "v000001"
-        (folder / "two.md").unlink()  # a single change leads to a single version
-        assert json.loads(process.stdout.readline())["removed"] == ["files/two.md"]
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=SECONDS)
-    assert process.returncode == 130
-    assert "Interrupted: version v000002 is live" in errors.replace("\n", " ")
-    assert "Traceback" not in errors
-    assert project.verify().sound
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGINT for another process")

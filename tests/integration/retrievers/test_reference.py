@@ -1,20 +1,13 @@
-"""The package does what its one-line specification promises, sentence by sentence.
-
-"custom NodeParsers for 8000-token segments and 800-token chunks, a TransformComponent that adds LLM context, a
-QueryFusionRetriever that combines FAISS and BM25 retrievers, all persisted through StorageContext per project."
-"""
+"""LlamaIndex's own fusion of the same retrievers, as the reference for reciprocal rank fusion."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
-from llama_index.core import StorageContext, load_index_from_storage
 from llama_index.core.llms import MockLLM
 from llama_index.core.retrievers import QueryFusionRetriever
 from llama_index.core.schema import NodeWithScore
-from llama_index.vector_stores.faiss import FaissVectorStore
 
 from llama_index_contextual import (
     LexicalRetriever,
@@ -22,7 +15,6 @@ from llama_index_contextual import (
     ProjectConfig,
     ProjectManager,
     SemanticRetriever,
-    open_storage_context,
 )
 from llama_index_contextual.search.rank import CANDIDATES
 from tests.support.examples import DATA
@@ -67,25 +59,3 @@ def test_llama_indexs_own_query_fusion_retriever_answers_as_reciprocal_rank_fusi
         expected = {hit.node.node_id: hit.score for hit in stock.retrieve(question)}
         assert {hit.node.node_id: 2 * hit.score for hit in hits} == pytest.approx(expected)
         assert [2 * hit.score for hit in hits] == pytest.approx(list(expected.values()))  # equal but for ties
-
-
-def test_all_persisted_through_storage_context_per_project(project: Project, tmp_path: Path) -> None:
-    version = project.live_version
-    context = project.storage_context
-    assert context.docstore.docs.keys() == set(version.index.ids)
-    assert context.vector_store.to_dict()["version_directory"] == str(version.directory)
-    assert open_storage_context(version.directory).docstore.docs == context.docstore.docs
-
-    live = project.index.as_retriever(similarity_top_k=5)
-    context.persist(tmp_path / "stock")
-    stock = load_index_from_storage(
-        StorageContext.from_defaults(
-            persist_dir=str(tmp_path / "stock"), vector_store=FaissVectorStore.from_persist_dir(str(tmp_path / "stock"))
-        ),
-        embed_model=version.embed_model,
-    ).as_retriever(similarity_top_k=5)
-    for question in QUESTIONS:
-        assert ids(stock.retrieve(question)) == ids(live.retrieve(question))
-        assert [hit.score for hit in stock.retrieve(question)] == pytest.approx(
-            [hit.score for hit in live.retrieve(question)], abs=1e-6
-        )
