@@ -30,7 +30,6 @@ from tests.support.documents import MARKDOWN, TEXT
 from tests.support.server import LoopbackProvider
 
 QUESTION = "What does error TS-999 mean?"
-ANSWER = "The pump runs dry."
 
 
 @pytest.fixture

@@ -13,9 +13,6 @@ from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from tests.support.models import CountingEmbedding
 
-MANUAL = Document(text="Error TS-999 means that the pump runs dry.", id_="manual")
-REPORT = Document(text="Revenue grew by 3 %.", id_="report")
-
 
 @pytest.fixture
 def counted(manager: ProjectManager) -> Project:

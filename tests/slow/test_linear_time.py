@@ -290,7 +290,6 @@ CITATIONS = [
 ]
 CHARACTERS = (" ", "\u00a0", "a", "1", "<", "[", '"', "`", "*", "|", "#", "---\n", "a\n")
 COMMON = [Run("", repeated) for repeated in CHARACTERS]
-TAGS = (("<p>", "&amp;"), ("", "<p>"), ("<table>", "<tr><td>a"), ("<pre>", "\n"), ("<p a=", '"'))
 WHOLE_TEXTS: dict[str, tuple[Callable[[str], object], list[Run]]] = {
     # A long paragraph of several lines takes longer once, when it exceeds the memory of the expression.
     "text files": (_reader("a.txt"), [*COMMON[:-2], Run("", "A\n\n"), Run("", "1.1 "), Run("", "1.1 a\n\n")]),

@@ -182,9 +182,6 @@ def test_the_price_is_shown_and_confirmed_before_anything_is_sent(
     assert len(llm.history) == 2
 
 
-FREE = "--max-cost 0 measures only what costs nothing."
-
-
 @pytest.mark.parametrize(
     ("option", "path", "message"),
     [("--report", "r.pdf", "use the extension"), ("--save", "absent/q.jsonl", "absent is not a folder")],

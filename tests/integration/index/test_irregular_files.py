@@ -25,7 +25,6 @@ if not hasattr(os, "mkfifo"):
 
 GUARD = 120  # seconds after which a call that hangs fails
 QUESTION = "Which pump runs dry?"
-PARTS = ("p000001", "p000002")
 
 
 @pytest.fixture(autouse=True)

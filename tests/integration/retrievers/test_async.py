@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +46,6 @@ def hops(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(asyncio.base_events.BaseEventLoop, "run_in_executor", count)
     return calls
-
-
-Ask = Callable[[Project], Awaitable[object]]
 
 
 async def test_a_question_of_a_conversation_takes_one_call_more(built: Project, hops: list[str]) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from llama_index.core.llms import MockLLM
 from llama_index.core.retrievers import QueryFusionRetriever
-from llama_index.core.schema import NodeWithScore
 
 from llama_index_contextual import (
     LexicalRetriever,
@@ -32,10 +31,6 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     project = ProjectManager(tmp_path_factory.mktemp("card")).create("card", ProjectConfig.local())
     project.ingest([path for path in sorted(DATA.iterdir()) if path.suffix in (".md", ".txt")])
     return project
-
-
-def ids(hits: list[NodeWithScore]) -> list[str]:
-    return [hit.node.node_id for hit in hits]
 
 
 def legs(project: Project, **options: Any) -> tuple[SemanticRetriever, LexicalRetriever]:
