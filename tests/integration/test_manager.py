@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
 import sys
 import unicodedata
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,7 @@ from llama_index_contextual.errors import (
 )
 from llama_index_contextual.index import files
 from llama_index_contextual.index.ledger import Ledger, LedgerEntry
-from llama_index_contextual.index.ledger_lines import export_ledger
+from llama_index_contextual.index.ledger_lines import export_ledger, import_ledger
 from llama_index_contextual.index.project_file import MAX_NAME_BYTES, MAX_NAME_LENGTH, check_name, write_lock
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
@@ -188,6 +190,17 @@ def test_the_list_is_sorted_and_contains_projects_only(manager: ProjectManager) 
     assert manager.list() == ["C", "a", "b"]
 
 
+@pytest.mark.parametrize("call", ["load", "delete"])
+def test_the_error_for_an_unknown_project_lists_the_existing_ones(manager: ProjectManager, call: str) -> None:
+    with pytest.raises(ProjectNotFoundError, match=r"There is no project 'a' in .*: projects there: none yet"):
+        getattr(manager, call)("a")
+    manager.create("b", ProjectConfig.local())
+    with pytest.raises(ProjectNotFoundError, match="projects there: b") as raised:
+        getattr(manager, call)("a")
+    assert raised.value.name == "a"
+    assert not (manager.root / "a").exists()
+
+
 DAMAGED = {
     "cut": b'{"format": 1, "conf',
     "empty": b"",
@@ -247,6 +260,15 @@ def filled(manager: ProjectManager, folder: Path) -> Project:
     return project
 
 
+def test_a_deleted_project_leaves_nothing(manager: ProjectManager, text_folder: Path) -> None:
+    filled(manager, text_folder)
+    manager.create("b", ProjectConfig.local())
+    manager.delete("a")
+    assert manager.list() == ["b"]
+    assert not (manager.root / "a").exists()
+    assert (text_folder / "manual.txt").exists()
+
+
 def test_a_kept_ledger_is_used_by_the_next_project_of_the_name(manager: ProjectManager, text_folder: Path) -> None:
     filled(manager, text_folder)
     manager.delete("a", keep_ledger=True)
@@ -304,6 +326,41 @@ def test_an_interrupted_deletion_can_be_repeated_and_shows_no_old_content(
     assert entries(manager.root) == []
 
 
+MOVED: dict[str, Callable[[Project, Path], object]] = {
+    "cost": lambda project, folder: project.cost(),
+    "info": lambda project, folder: project.info(),
+    "versions": lambda project, folder: project.versions(),
+    "verify": lambda project, folder: project.verify(),
+    "repair": lambda project, folder: project.verify(repair=True),
+    "estimate": lambda project, folder: project.estimate([folder]),
+    "documents": lambda project, folder: project.documents(),
+    "chunks": lambda project, folder: project.chunks("a"),
+    "read": lambda project, folder: project.read("a"),
+    "retrieve": lambda project, folder: project.retrieve("pump"),
+    "aretrieve": lambda project, folder: asyncio.run(project.aretrieve("pump")),
+    "retrieve_many": lambda project, folder: project.retrieve_many(["pump"]),
+    "as_retriever": lambda project, folder: project.as_retriever().retrieve("pump"),
+    "only": lambda project, folder: project.only({"file_name": "a"}).retrieve("pump"),
+    "rollback": lambda project, folder: project.rollback(),
+    "forget": lambda project, folder: project.forget(),
+    "dry forget": lambda project, folder: project.forget(dry_run=True),
+    "export": lambda project, folder: project.export(folder / "exported"),
+    "update_config": lambda project, folder: project.update_config(top_k=3),
+    "ingest": lambda project, folder: project.ingest([folder]),
+    "sync": lambda project, folder: project.sync_folders([folder]),
+    "dry sync": lambda project, folder: project.sync_folders([folder], dry_run=True),
+    "remove": lambda project, folder: project.remove("a"),
+    "rebuild": lambda project, folder: project.rebuild(),
+    "retry_failed": lambda project, folder: project.retry_failed(),
+    "index": lambda project, folder: project.index,
+    "storage_context": lambda project, folder: project.storage_context,
+    "live_version": lambda project, folder: project.live_version,
+    "search tool": lambda project, folder: project.document_tools().search("pump"),
+    "export_ledger": lambda project, folder: export_ledger(project.directory, folder / "ledger.jsonl"),
+    "import_ledger": lambda project, folder: import_ledger(project.directory, folder / "ledger.jsonl"),
+}
+
+
 def test_a_project_object_does_not_recreate_a_deleted_project(manager: ProjectManager, text_folder: Path) -> None:
     project = filled(manager, text_folder)
     manager.delete("a")
@@ -312,6 +369,22 @@ def test_a_project_object_does_not_recreate_a_deleted_project(manager: ProjectMa
             use()
     assert "0 documents" in project.document_tools().describe("search")
     assert entries(manager.root) == []
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_every_method_of_a_project_that_was_renamed_says_the_same_sentence(
+    name: str, manager: ProjectManager, text_folder: Path, tmp_path: Path
+) -> None:
+    project = filled(manager, text_folder)
+    assert project.retrieve("pump").results
+    cost, versions = project.cost(), [version.name for version in project.versions()]
+    project.directory.rename(manager.root / "b")
+    with pytest.raises(ProjectNotFoundError, match=r"'a' no longer exists: it was deleted or moved; if it was renamed"):
+        MOVED[name](project, text_folder)
+    assert entries(manager.root)[0] == "b"
+    renamed = manager.load("b")
+    assert (renamed.cost(), [version.name for version in renamed.versions()]) == (cost, versions)
+    assert renamed.retrieve("pump").results
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="names of files are text on this system")

@@ -14,7 +14,7 @@ from llama_index.core.schema import Document
 from llama_index.llms.openai_like import OpenAILike
 
 from llama_index_contextual.config import ProjectConfig
-from llama_index_contextual.errors import ProjectLockedError
+from llama_index_contextual.errors import ProjectExistsError, ProjectLockedError
 from llama_index_contextual.index.project_file import write_lock
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
@@ -103,6 +103,16 @@ def test_ingest_waits_for_another_writer(project: Project) -> None:
     writer.join()
 
 
+def test_an_existing_project_is_named_and_a_deleted_one_leaves_nothing(project: Project, tmp_path: Path) -> None:
+    manager = ProjectManager(tmp_path / "knowledge")
+    (tmp_path / "odd.xyz").write_bytes(b"\x00\x01")
+    project.ingest([tmp_path / "odd.xyz", tmp_path / "pump.md"])
+    with pytest.raises(ProjectExistsError, match="exists already"):
+        manager.create("p")
+    manager.delete("p")
+    assert not project.directory.exists()
+
+
 @pytest.mark.parametrize(
     ("name", "hint"),
     [
@@ -139,3 +149,38 @@ def test_places_of_hits_are_answered_with_the_name_here(project: Project) -> Non
 def test_a_project_made_from_a_name_is_answered_with_the_manager() -> None:
     with pytest.raises(TypeError, match=re.escape("opened with ProjectManager(root).load(name)")):
         Project("office")  # type: ignore[arg-type]
+
+
+TWELVE = {
+    "query": "use ask(question)",
+    "as_retriever(similarity_top_k=1).retrieve('pump')": 1,
+    "as_query_engine": None,
+    "add": "use ingest(files)",
+    "delete": "use remove(doc_ids)",
+    "index": None,
+    "search('pump')[0].score": None,
+    "search('pump')[0].text": TEXT.strip(),
+    "search('pump')[0].metadata['file_name']": "pump.md",
+    "search('pump')[0].page": "use source.page_start",
+    "search('pump', similarity_top_k=1)": None,
+    "search('pump').source_nodes": "use results",
+}
+
+
+@pytest.mark.parametrize("call", TWELVE)
+def test_twelve_calls_from_memory_are_right_or_answered_with_what_to_do(project: Project, call: str) -> None:
+    expected = TWELVE[call]
+    if isinstance(expected, str) and expected.startswith("use "):
+        with pytest.raises(AttributeError, match=re.escape(expected)):
+            eval(f"project.{call}", {"project": project})
+        return
+    result = eval(f"project.{call}", {"project": project})
+    if isinstance(expected, int):
+        assert len(result) == expected
+    else:
+        assert result == expected if expected is not None else result is not None
+
+
+def test_a_manager_answers_open_with_load(project: Project) -> None:
+    with pytest.raises(AttributeError, match=re.escape("use load(name)")):
+        getattr(ProjectManager(project.directory.parent), "open")  # noqa: B009

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -162,6 +163,12 @@ def test_the_costs_of_a_project_include_its_answers(project: Project) -> None:
     ask(project, ScriptedLLM(model_name="unknown", default=GOOD))
     assert [(run.calls, run.dollars is None) for run in answers_of(project)] == [(3, False), (1, True)]
     assert project.cost().without_price == 1
+
+
+async def test_concurrent_answers_are_all_recorded(project: Project) -> None:
+    engine = project.as_query_engine(llm=ScriptedLLM(default=GOOD))
+    await asyncio.gather(*(engine.aquery(QUESTION) for _ in range(12)))
+    assert [run.calls for run in answers_of(project)] == [12]
 
 
 def test_all_calls_for_an_answer_are_counted_and_a_cached_one_costs_nothing(project: Project) -> None:

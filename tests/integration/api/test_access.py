@@ -91,6 +91,16 @@ def test_forced_filters_hide_documents_from_every_operation(server: Server) -> N
         server.provider.reset()
 
 
+@pytest.mark.parametrize(
+    "filters", [{"group": "hr"}, "group=hr", ["group=hr"], {"group": {"!=": "it"}}, {"group": {"in": ["hr"]}}]
+)
+def test_filters_of_a_request_only_narrow(server: Server, filters: Any) -> None:
+    body = {"project": "plant", "query": "severance", "filters": filters}
+    response = server.post("/api/search", body, "it")
+    assert "salaries" not in response.text
+    assert "severance" not in json.dumps(response.json().get("passages", []))
+
+
 def test_a_hidden_document_is_answered_like_one_that_does_not_exist(server: Server) -> None:
     texts = []
     for doc_id in ("salaries.md", "nothing.md"):

@@ -11,7 +11,7 @@ import pytest
 from llama_index_contextual.api import app as api
 from llama_index_contextual.api.chat import SOURCES
 from llama_index_contextual.ui.users import ANSWERS_OF_USER, Limits, RefusedError, new_user
-from tests.integration.api.conftest import ANSWER, QUESTION, Server
+from tests.integration.api.conftest import ANSWER, PUMP, QUESTION, Server
 from tests.support.replies import Reply
 
 
@@ -276,3 +276,9 @@ def test_what_the_answers_cost_is_what_the_provider_charged(server: Server) -> N
     assert sum(usage["completion_tokens"] for usage in usages) == totals["completion_tokens"]
     expected = (totals["prompt_tokens"] * 0.15 + totals["completion_tokens"] * 0.6) / 1e6
     assert server.project.cost().answers == pytest.approx(expected)
+
+
+def test_text_of_documents_is_only_quoted(server: Server) -> None:
+    assert "# Pumps" in PUMP
+    content = server.ask("pumps", model="plant:passages").json()["choices"][0]["message"]["content"]
+    assert all(line.startswith((">", "**[Source")) for line in content.splitlines() if line)

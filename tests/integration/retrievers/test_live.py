@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,12 +14,14 @@ from typing import Any, NoReturn
 import pytest
 from llama_index.core import Settings
 from llama_index.core.base.llms.types import ChatMessage
+from llama_index.core.llms import MockLLM
 from llama_index.core.node_parser.text import sentence
+from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.schema import Document, QueryBundle
 from llama_index.core.vector_stores.types import MetadataFilter, MetadataFilters
 
 from llama_index_contextual.config import Mode, ProjectConfig
-from llama_index_contextual.errors import ConfigurationError, CorruptVersionError, InputError
+from llama_index_contextual.errors import ConfigurationError, CorruptVersionError, InputError, NoVersionError
 from llama_index_contextual.index.version import VersionIndex
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
@@ -76,6 +79,30 @@ def test_mode_and_number_of_results_default_to_the_settings(tmp_path: Path) -> N
     assert project.retrieve("pump").mode_used == "lexical"
     assert len(project.retrieve("pump")) == 1
     assert len(project.retrieve("pump", mode="hybrid", top_k=1000)) == 3
+
+
+def test_an_unknown_mode_is_refused(built: Project) -> None:
+    with pytest.raises(InputError, match="Mode 'vector' is unknown: use semantic, lexical or hybrid") as raised:
+        built.retrieve(QUERY, mode="vector")  # type: ignore[arg-type]
+    assert raised.value.value == "vector"
+
+
+@pytest.mark.parametrize("query", ["", "  \n", "\u3000"])
+async def test_an_empty_query_is_refused(built: Project, query: str) -> None:
+    retriever = built.as_retriever()
+    for ask in (built.retrieve, retriever.retrieve, lambda text: built.retrieve_many([QUERY, text])):
+        with pytest.raises(InputError, match="The query is empty: ask a question"):
+            ask(query)
+    for ask in (built.aretrieve, lambda text: retriever.aretrieve(QueryBundle(text))):
+        with pytest.raises(InputError, match="The query is empty: ask a question"):
+            await ask(query)
+
+
+@pytest.mark.parametrize("top_k", [0, -1])
+def test_at_least_one_result_must_be_requested(built: Project, top_k: int) -> None:
+    with pytest.raises(InputError, match=f"top_k is {top_k}: request at least one result") as raised:
+        built.retrieve(QUERY, top_k=top_k)
+    assert raised.value.value == top_k
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -139,7 +166,45 @@ def test_without_a_lexical_index_its_retriever_names_the_setting(tmp_path: Path)
         LexicalRetriever(project.live_version.index)
 
 
+# ---- another embedding model -----------------------------------------------------------------------------------------
+
+
+async def test_another_embedding_model_than_the_one_indexed_is_refused(tmp_path: Path) -> None:
+    project_of(tmp_path)
+    other = reader_of(tmp_path, model="other")
+    message = (
+        "The index was built with the embedding model 'CountingEmbedding:counting', the project is loaded with"
+        " 'CountingEmbedding:other': load it with the former, or create a new project for the latter."
+    )
+    for mode in ("semantic", "hybrid"):
+        with pytest.raises(ConfigurationError, match=f"^{re.escape(message)}$") as raised:
+            other.retrieve(QUERY, mode=mode)
+        assert raised.value.setting == "embed_model"
+    with pytest.raises(ConfigurationError):
+        await other.aretrieve(QUERY)
+    assert other.retrieve(QUERY, mode="lexical")[0].source.doc_id == "dry"
+
+
 # ---- versions --------------------------------------------------------------------------------------------------------
+
+
+def test_a_search_before_the_first_ingest_raises_a_clear_error(project: Project) -> None:
+    with pytest.raises(NoVersionError, match=r"'reports' has no version yet: run `project\.ingest\(\[\.\.\.\]\)` fi"):
+        project.as_retriever().retrieve(QUERY)
+
+
+async def test_an_existing_retriever_searches_the_new_version(tmp_path: Path) -> None:
+    project = project_of(tmp_path)
+    retriever = project.as_retriever(similarity_top_k=10)
+    engine = RetrieverQueryEngine.from_args(project.as_retriever(mode="lexical"), llm=MockLLM())
+    old = retriever.respond(QueryBundle("quince"))
+    project.ingest(quince())
+    new = retriever.respond(QueryBundle("quince"))
+    assert (old.version, new.version) == ("v000001", "v000002")
+    assert "quince" not in ids(old)
+    assert ids(new)[0] == "quince"
+    assert (await retriever.arespond(QueryBundle("quince"))).version == "v000002"
+    assert "quince harvest" in str(engine.query("quince"))
 
 
 def test_another_process_knows_the_live_version_by_the_content_of_current_not_by_its_file_status(
@@ -261,6 +326,13 @@ def test_a_version_that_is_removed_while_it_is_opened_is_skipped(
     assert opened == ["v000001", "v000002"]
 
 
+def test_a_damaged_live_version_is_named(tmp_path: Path) -> None:
+    project_of(tmp_path)
+    (tmp_path / "p" / "versions" / "v000001" / "manifest.json").write_text("{}")
+    with pytest.raises(CorruptVersionError, match="manifest"):
+        reader_of(tmp_path).retrieve(QUERY)
+
+
 # ---- as a LlamaIndex retriever ---------------------------------------------------------------------------------------
 
 
@@ -291,6 +363,15 @@ async def test_neither_opening_nor_ranking_blocks_the_event_loop(
     responses = await asyncio.gather(*(project.aretrieve(QUERY) for _ in range(3)))
     assert [ids(response)[0] for response in responses] == ["dry"] * 3
     assert seen == ["opened"] * 3
+
+
+async def test_concurrent_queries_of_one_project_do_not_disturb_each_other(built: Project) -> None:
+    queries = [QUERY, "valve", "revenue"] * 5
+    alone = [ids(built.retrieve(query)) for query in queries]
+    together = await asyncio.gather(*(built.aretrieve(query) for query in queries))
+    threads = await asyncio.gather(*(asyncio.to_thread(built.retrieve, query) for query in queries))
+    assert [ids(response) for response in together] == alone
+    assert [ids(response) for response in threads] == alone
 
 
 # ---- several questions -----------------------------------------------------------------------------------------------
@@ -409,6 +490,16 @@ def test_a_follow_up_question_has_the_confidence_of_its_conversation(built: Proj
     strange = retriever.respond(asked_before("And why?", "On Rottnest.", "Where do quokkas live?"))
     assert (known.confidence or 0) > (strange.confidence or 1)
     assert all(hit.relevance is not None for hit in known)
+
+
+async def test_a_follow_up_question_is_answered_alike_by_async_and_blocking_calls(built: Project) -> None:
+    retriever = ConversationalRetriever(built.as_retriever(), embed_model=built.embed_model)
+    query = asked_before("What does it mean?", "It is an error.", "Error TS-999")
+    found = await retriever.arespond(query)
+    assert found.to_dict() == retriever.respond(query).to_dict()
+    assert (found.mode_used, found.version, found.query) == ("hybrid", "v000001", "What does it mean?")
+    assert [node.node_id for node in await retriever.aretrieve(query)] == [chunk.node_id for chunk in found]
+    assert ids(found)[0] == "dry"
 
 
 def test_a_lexical_search_for_a_follow_up_question_embeds_nothing(built: Project) -> None:

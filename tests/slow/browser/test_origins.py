@@ -130,6 +130,19 @@ def test_fetch_of_another_origin_is_refused(attacker: Attacker) -> None:
         attacker.assert_refused()
 
 
+def test_no_question_of_another_origin_is_paid_for(attacker: Attacker, provider: LoopbackProvider) -> None:
+    provider.reset()
+    for options in (
+        "{method: 'POST', mode: 'no-cors', body: new URLSearchParams({q: 'How long?'})}",
+        "{method: 'POST', mode: 'no-cors', body: 'q=How', headers: {'Content-Type': 'text/plain'}}",
+        "{method: 'POST', body: 'q=How', headers: {Accept: 'application/x-ndjson'}}",
+        "{method: 'POST', body: 'q=How', headers: {Authorization: 'Bearer x'}}",
+    ):
+        attacker.page.evaluate(f"url => fetch(url, {options}).catch(() => null)", f"{attacker.served.url}{ASK}")
+        attacker.assert_refused()
+    assert provider.calls() == []
+
+
 @pytest.mark.parametrize("target", ["_self", "_blank", "frame"])
 def test_a_form_of_another_origin_is_refused(attacker: Attacker, provider: LoopbackProvider, target: str) -> None:
     provider.reset()

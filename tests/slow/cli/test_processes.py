@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import threading
@@ -10,12 +11,13 @@ from pathlib import Path
 
 import httpx
 import pytest
+from rich.cells import cell_len
 
 from llama_index_contextual._utils.text import pluralize
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.project.manager import ProjectManager
 from tests.benchmarks.budgets import run_interrupted
-from tests.support.cli import SECONDS, run, started
+from tests.support.cli import SECONDS, lines_of, run, show, started
 from tests.support.records import Request
 from tests.support.server import LoopbackProvider
 
@@ -67,6 +69,40 @@ def test_a_folder_that_is_opened_is_shown_in_the_workbench(root: Path, text_fold
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+def test_ctrl_c_while_a_folder_is_opened_keeps_what_was_paid(
+    root: Path, text_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("uvicorn", reason="the Workbench is part of the extra `ui`")
+    released, answered = threading.Event(), 0
+
+    def reply(_request: Request) -> str:
+        nonlocal answered
+        answered += 1
+        if answered > 1:
+            released.wait(SECONDS)
+        return "A context that was paid for, and that says at some length where in its document the passage is."
+
+    with LoopbackProvider(reply=reply) as provider:
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-any")
+        monkeypatch.setenv("OPENAI_BASE_URL", provider.api_base)
+        config = ProjectConfig(embed_model="local", chunk_size=24, chunk_overlap=0, llm_concurrency=1)
+        ProjectManager(root).create("a", config)
+        with started("open", text_folder, "--name", "a", "--yes") as child:
+            try:
+                address = next(line.split()[1] for line in child.stdout if line.startswith("Workbench: "))
+                provider.wait_until(lambda: len(provider.chat_calls) == 2, SECONDS)
+                page = httpx.get(f"{address}p/a/project", timeout=SECONDS).text
+                child.send_signal(signal.SIGINT)
+                _, err = child.communicate(timeout=SECONDS)
+            finally:
+                released.set()
+        assert "Reading the folder" in page
+        assert child.returncode == 130
+        assert "Interrupted: there is no version yet; the ledger keeps 1 context and 0 embeddings." in err
+        assert "Traceback" not in err
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 def test_ctrl_c_leaves_the_old_version_live_and_lists_what_the_ledger_keeps(
     root: Path, text_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,3 +149,18 @@ def test_calls_in_flight_at_an_interruption_are_booked(tmp_path: Path) -> None:
     assert row.counted > 0
     assert row.holds, row
     assert row.booked > 0
+
+
+def test_on_a_terminal_the_progress_bar_and_results_fit_and_the_bar_ends_with_the_result(
+    root: Path, text_folder: Path
+) -> None:
+    ProjectManager(root).create("a", ProjectConfig.local())
+    lines = lines_of(show(80, "ingest", "a", text_folder))
+    assert all(cell_len(line) <= 80 for line in lines)
+    bars = [line for line in lines if "documents ·" in line]
+    assert re.search(r"━+ \d:\d\d:\d\d \d:\d\d:\d\d 2/2 documents · 2 chunks$", bars[-1])
+    result = " ".join(lines[lines.index(bars[-1]) + 1 :])
+    assert "Version v000001 is live: 2 added; 2 chunks;" in result
+    found = show(60, "search", "a", "error TS-999")
+    assert "\x1b[" in found, "colours"
+    assert all(cell_len(line) <= 60 for line in lines_of(found))

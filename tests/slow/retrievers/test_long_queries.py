@@ -10,12 +10,17 @@ from datetime import date
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.schema import Document, QueryBundle
 
 from llama_index_contextual._utils import text as excerpts
+from llama_index_contextual.answering import guards as personal_data
+from llama_index_contextual.answering.intent import aspects_of, guess_intent
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.embeddings.batching import cut_to_input, embedding_tokens
+from llama_index_contextual.errors import InputError
 from llama_index_contextual.index import variants
 from llama_index_contextual.index.analysis import Analyzer, Memory, normalise_query
 from llama_index_contextual.index.bm25 import LexicalIndex
@@ -23,6 +28,7 @@ from llama_index_contextual.index.numbers import number_matches, numbers_in
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
 from llama_index_contextual.retrievers.conversational import ConversationalRetriever, ConversationQuery
+from llama_index_contextual.search.time_words import explicit_times
 from tests.slow.retrievers.long_queries import QUERIES
 from tests.support.models import CountingEmbedding, ScriptedLLM
 
@@ -123,6 +129,11 @@ def test_the_memory_of_a_search_is_bounded_for_a_megabyte_of_anything(built: Pro
     assert max(map(len, shown)) < 30_000
 
 
+async def test_a_megabyte_of_white_space_is_an_empty_query(built: Project) -> None:
+    with pytest.raises(InputError, match="The query is empty: ask a question"):
+        await built.aretrieve(QUERIES["spaces"](MEGABYTE))
+
+
 def test_a_query_is_cut_at_white_space_and_found_by_its_beginning(built: Project) -> None:
     query = f"{' ' * MEGABYTE}pump dry {'valvevalve ' * 4_000}"
     response = built.retrieve(query, mode="lexical")
@@ -211,11 +222,44 @@ def test_a_conversation_remembers_no_more_of_a_question_than_is_searched(built: 
     assert max(map(len, llm.history)) < 4 * READ
 
 
+def test_time_words_are_made_explicit_however_many_there_are() -> None:
+    times = 3_000
+    said = explicit_times("today " * times, date(2026, 11, 22))
+    assert said == "today (22 November 2026) " * times
+
+
+def test_the_intent_of_a_hostile_question_is_found_at_once() -> None:
+    assert guess_intent("what is the weather" + " in a" * 40 + "\nx").intent == "factual"
+    assert guess_intent("what is the weather like today in Paris in May").intent == "out_of_scope"
+    assert guess_intent("write me a poem" + "!" * MEGABYTE + "\nx").tier in ("words", "default", "pattern")
+
+
+SIDES = {
+    "x" + " " * MEGABYTE + "vs": [],
+    "compare" + " " * MEGABYTE + "x": [],
+    "Well, A \n vs.  B?": ["A", "B"],
+    "Compare debit  cards\nwith credit cards.": ["debit cards", "credit cards"],
+}
+
+
+def test_the_sides_of_a_comparison_are_found_at_once() -> None:
+    assert {question: list(aspects_of(question)) for question in SIDES} == SIDES
+
+
 def test_numbers_that_are_too_long_are_not_figures() -> None:
     digits = "9" * 1_000_001
     ((match, _),) = number_matches(f"{digits} and 7")
     assert match[0] == "7"
     assert numbers_in(f"{digits} and 7") == {7}
+
+
+_EMAIL_BEFORE = re.compile(r"[\w.!#$%&'*+/=?^`{|}~-]+@[\w-]+(?:\.[\w-]+)+")
+
+
+@given(st.text("ab@.-! é", max_size=30))
+def test_addresses_are_found_as_a_slower_pattern_finds_them(text: str) -> None:
+    found = [match.span() for match in personal_data._EMAIL.finditer(text)]
+    assert found == [match.span() for match in _EMAIL_BEFORE.finditer(text)]
 
 
 def test_an_excerpt_looks_for_a_bounded_number_of_terms(built: Project, monkeypatch: pytest.MonkeyPatch) -> None:
