@@ -1,14 +1,14 @@
-"""This package, LlamaIndex's own components and haiku.rag on one embedding: `python -m tests.benchmarks.field`.
+"""This package, LlamaIndex's own components and haiku.rag on the same passages: `python -m tests.benchmarks.field`.
 
-Give it at least one question set: `--data DATA` (the set `codebase` of the shared folder), `--cookbook FOLDER` (the
-folder `data` of Anthropic's cookbook for contextual embeddings) or `--mtrag FOLDER` (a checkout of MTRAG). Every system
-indexes the same ready chunks, in a process of its own, and gets its vectors from one server on the loopback interface:
-WordLlama, or with `--embedding FOLDER` a sentence-transformers model. haiku.rag is run by the Python of `--haiku`, a
-virtual environment in which `haiku.rag-slim` is installed; with its own embedding, it is measured only if Ollama has
-that model. Without a reranker in any system.
+Give it at least one question set, as a folder of its unchanged upstream files (see `upstream`): `--cookbook`, `--xquad`
+(for each of `--languages`) and `--tatqa`. Every system indexes the same ready passages, in a process of its own, and
+gets its vectors from one server on the loopback interface: WordLlama, with `--embedding FOLDER` a sentence-transformers
+model, or with `--embedding URL` the model of an OpenAI-compatible server that is already running. haiku.rag is measured
+with `--haiku`, the Python of a virtual environment in which `haiku.rag-slim` is installed. No system uses a reranker.
 
 The columns: recall and nDCG in per cent; seconds of ingestion, embedding included; MB on disk; the median of the
-queries, one after another, embedding included; and the peak memory of the process that did both.
+queries in milliseconds, one after another, embedding included; and the peak memory in MB of the process that did both.
+Then prints the differences in nDCG@10 between the last system and the others, with 95 % bootstrap intervals.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -33,97 +32,75 @@ from llama_index.core.base.embeddings.base import BaseEmbedding
 
 from llama_index_contextual.models import load_embed_model
 from tests.benchmarks import field_systems
-from tests.benchmarks.quality import mean
-from tests.benchmarks.sets import Question, QuestionSet, load
-from tests.benchmarks.transformer import transformer
-from tests.benchmarks.upstream import DOMAINS, cookbook, mtrag
+from tests.benchmarks.quality import Ranks, differences, mean
+from tests.benchmarks.sets import Question, QuestionSet
+from tests.benchmarks.upstream import cookbook, tatqa, xquad
 from tests.support.source import ROOT
 
 MEASURES = ("R@1", "R@5", "R@20", "nDCG@10")
-HEAD = f"{'system':34s}" + "".join(f"{name:>9s}" for name in (*MEASURES, "ingest s", "disk MB", "p50 ms", "peak MB"))
-OLLAMA = os.environ.get("OLLAMA_BASE_URL", "http://localhost:11434")
-HAIKU_MODEL = "qwen3-embedding:4b"
-HAIKU = "haiku.rag, this embedding"
-HAIKU_DEFAULTS = f"haiku.rag, {HAIKU_MODEL}"
+COLUMNS = (*MEASURES, "ingest s", "disk MB", "p50 ms", "peak MB", "version")
+OURS = "this package, structural context"
 
 Encode = Callable[[list[str]], list[list[float]]]
 Figures = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class System:
-    """A row of the table.
-
-    Attributes:
-        name: Its label.
-        command: Program that measures it; the task file and a folder for its data are appended.
-        problem: Why it cannot be measured, or "".
-    """
-
-    name: str
-    command: Sequence[str]
-    problem: str = ""
-
-
 def main() -> None:
     """Print a table for each question set."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path)
-    parser.add_argument("--cookbook", type=Path)
-    parser.add_argument("--mtrag", type=Path)
-    parser.add_argument("--domain", choices=DOMAINS, default="govt")
-    parser.add_argument("--embedding", type=Path, help="folder of a sentence-transformers model; default: WordLlama")
+    parser.add_argument("--cookbook", type=Path, help="folder with codebase_chunks.json and evaluation_set.jsonl")
+    parser.add_argument("--xquad", type=Path, help="folder with xquad.LANGUAGE.json")
+    parser.add_argument("--languages", nargs="+", choices=field_systems.LANGUAGES, default=["de", "ar"])
+    parser.add_argument(
+        "--tatqa", type=Path, help="folder with tatqa_dataset_dev.json and tatqa_dataset_test_gold.json"
+    )
+    parser.add_argument("--embedding", help="folder of a sentence-transformers model, or URL; default: WordLlama")
     parser.add_argument("--haiku", type=Path, help="Python with haiku.rag-slim")
     arguments = parser.parse_args()
     sets = list(question_sets(arguments))
     if not sets:
-        parser.error("give at least one of --data, --cookbook and --mtrag")
-    model = load_embed_model("local") if arguments.embedding is None else transformer(arguments.embedding, None)
-    with served(model) as url:
+        parser.error("give at least one of --cookbook, --xquad and --tatqa")
+    with embedding_server(arguments.embedding) as url:
         for questions in sets:
+            size = f"{len(questions.chunks)} passages, {len(questions.questions)} questions"
             print(
-                f"\n{questions.name}: {len(questions.chunks)} chunks, {len(questions.questions)} questions", flush=True
+                f"\n{questions.name}: {size}\n\n| | {' | '.join(COLUMNS)} |\n|{'---|' * (len(COLUMNS) + 1)}", flush=True
             )
-            print(HEAD)
-            for system in systems(arguments.haiku):
-                figures = None if system.problem else measure(system, questions, url)
-                print(row(system, questions.questions, figures), flush=True)
+            found: dict[str, Ranks] = {}
+            for name, command in systems(arguments.haiku).items():
+                figures = measure(command, questions, url)
+                found[name] = ranks_of(questions.questions, figures)
+                print(row(name, found[name], figures), flush=True)
+            ours = found.pop(OURS)
+            for name, theirs in found.items():
+                print(f"{OURS} − {name}: {differences(ours, theirs, ['nDCG@10'])}", flush=True)
 
 
 def question_sets(arguments: argparse.Namespace) -> Iterator[QuestionSet]:
-    """Yield the sets of the command line, the smallest first."""
-    if arguments.data:
-        yield load(arguments.data, "codebase")
+    """Yield the sets of the command line."""
     if arguments.cookbook:
         yield cookbook(arguments.cookbook)
-    if arguments.mtrag:
-        yield mtrag(arguments.mtrag, arguments.domain)
+    if arguments.tatqa:
+        yield tatqa(arguments.tatqa)
+    if arguments.xquad:
+        for language in arguments.languages:
+            yield xquad(arguments.xquad, language)
 
 
-def systems(haiku: Path | None) -> list[System]:
-    """Return the rows of the table."""
-    ours = [sys.executable, "-m", field_systems.__name__]
+def systems(haiku: Path | None) -> dict[str, list[str]]:
+    """Return the rows of the table: for each name the program, to which a task file and a data folder are appended."""
+    here = [sys.executable, "-m", field_systems.__name__]
     theirs = [str(haiku), str(ROOT / "tests" / "benchmarks" / "field_haiku.py")]
-    missing = "" if haiku else "not measured: give --haiku PYTHON"
-    return [
-        System("LlamaIndex's own components", [*ours, "llama-index"]),
-        System("this package, no context", [*ours, "none"]),
-        System("this package, structural context", [*ours, "structural"]),
-        System(HAIKU, theirs, missing),
-        System(HAIKU_DEFAULTS, [*theirs, "--defaults"], missing or ollama_problem(OLLAMA)),
-    ]
+    return {
+        "BM25 alone": [*here, "bm25"],
+        "LlamaIndex's own components": [*here, "llama-index"],
+        **({"haiku.rag": theirs} if haiku else {}),
+        "this package, no context": [*here, "none"],
+        OURS: [*here, "structural"],
+    }
 
 
-def ollama_problem(url: str) -> str:
-    """Return why Ollama cannot embed with the default model of haiku.rag, or ""."""
-    try:
-        models = httpx.get(f"{url}/api/tags", timeout=5).json()["models"]
-    except (httpx.HTTPError, ValueError, KeyError):
-        models = []
-    return "" if any(model["name"] == HAIKU_MODEL for model in models) else "models not present"
-
-
-def measure(system: System, questions: QuestionSet, url: str) -> Figures:
+def measure(command: Sequence[str], questions: QuestionSet, url: str) -> Figures:
     """Run one system in its own process.
 
     Returns:
@@ -132,10 +109,16 @@ def measure(system: System, questions: QuestionSet, url: str) -> Figures:
     with tempfile.TemporaryDirectory() as folder:
         task, data = Path(folder, "task.json"), Path(folder, "data")
         data.mkdir()
-        texts = [question.text for question in questions.questions]
-        dimensions = len(embed(url, ["length"])[0])
         task.write_text(
-            json.dumps({"url": url, "dimensions": dimensions, "chunks": questions.chunks, "questions": texts})
+            json.dumps(
+                {
+                    "url": url,
+                    "dimensions": len(embed(url, ["length"])[0]),
+                    "language": questions.name.rpartition("-")[2] if questions.name.startswith("xquad") else "en",
+                    "chunks": questions.chunks,
+                    "questions": [question.text for question in questions.questions],
+                }
+            )
         )
         quiet = {
             "HF_HUB_OFFLINE": "1",
@@ -144,7 +127,7 @@ def measure(system: System, questions: QuestionSet, url: str) -> Figures:
             "OPENAI_API_KEY": "none",
         }
         done = subprocess.run(
-            [*system.command, str(task), str(data)],
+            [*command, str(task), str(data)],
             stdout=subprocess.PIPE,
             text=True,
             cwd=ROOT,
@@ -156,25 +139,37 @@ def measure(system: System, questions: QuestionSet, url: str) -> Figures:
         return figures | {"disk_mb": disk / 1e6}
 
 
-def row(system: System, questions: Sequence[Question], figures: Figures | None) -> str:
-    """Return a line of the table."""
-    if figures is None:
-        return f"{system.name:34s}  {system.problem}"
-    ranks = [
+def ranks_of(questions: Sequence[Question], figures: Figures) -> Ranks:
+    """Return the ranks of the evidence of each question."""
+    return [
         [hits.index(item["id"]) + 1 if item["id"] in hits else None for item in question.evidence]
         for question, hits in zip(questions, figures["hits"], strict=True)
     ]
+
+
+def row(name: str, ranks: Ranks, figures: Figures) -> str:
+    """Return a line of the table."""
     cells = [
         *(mean(measure, ranks) for measure in MEASURES),
         figures["ingest_s"],
         figures["disk_mb"],
         statistics.median(figures["query_ms"]),
-        figures["peak_mb"],
     ]
-    return f"{system.name:34s}" + "".join(f"{cell:9.1f}" for cell in cells) + f"  {figures['version']}"
+    shown = [*(f"{cell:.1f}" for cell in cells), f"{figures['peak_mb']:.0f}", figures["version"]]
+    return f"| {name} | {' | '.join(shown)} |"
 
 
 # ---- embedding server ------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def embedding_server(embedding: str | None) -> Iterator[str]:
+    """Yield the base URL of the server of an embedding: a URL, the folder of a model, or None for WordLlama."""
+    if embedding and embedding.startswith(("http://", "https://")):
+        yield embedding
+        return
+    with served(load_embed_model(f"huggingface:{embedding}" if embedding else "local")) as url:
+        yield url
 
 
 @contextmanager

@@ -13,8 +13,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import Stemmer
+from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.embeddings.base import BaseEmbedding
-from llama_index.core.schema import TextNode
+from llama_index.core.schema import BaseNode, TextNode
 from llama_index.embeddings.openai_like import OpenAILikeEmbedding
 from llama_index.retrievers.bm25 import BM25Retriever
 
@@ -24,6 +26,13 @@ from tests.benchmarks.sets import QuestionSet
 from tests.benchmarks.stock import fused, vector_index
 
 TOP_K = 20
+LANGUAGES: dict[str, dict[str, Any]] = {
+    "en": {},
+    "de": {"stemmer": Stemmer.Stemmer("german"), "language": "german"},
+    "es": {"stemmer": Stemmer.Stemmer("spanish"), "language": "spanish"},
+    "ar": {"stemmer": Stemmer.Stemmer("arabic"), "language": []},
+}
+"""Options of `BM25Retriever` for each language; bm25s has no Arabic stop words."""
 
 Search = Callable[[str], list[str]]
 
@@ -38,14 +47,18 @@ def contextual(context: str, task: dict[str, Any], model: BaseEmbedding, folder:
     return lambda question: [hit.node_id for hit in project.retrieve(question, top_k=TOP_K)]
 
 
-def llama_index(task: dict[str, Any], model: BaseEmbedding, folder: Path) -> Search:
-    """Build and persist the stock components, and return their fused search."""
-    nodes = [TextNode(id_=chunk["chunk_id"], text=chunk["text"]) for chunk in task["chunks"]]
-    index = vector_index(list(nodes), model)
-    lexical = BM25Retriever.from_defaults(nodes=nodes, similarity_top_k=TOP_K)
-    index.storage_context.persist(str(folder))
+def llama_index(task: dict[str, Any], model: BaseEmbedding | None, folder: Path) -> Search:
+    """Build and persist the stock components, and return their search: fused, or without a model that of BM25 alone."""
+    nodes: list[BaseNode] = [TextNode(id_=chunk["chunk_id"], text=chunk["text"]) for chunk in task["chunks"]]
+    retriever: BaseRetriever
+    retriever = lexical = BM25Retriever.from_defaults(
+        nodes=nodes, similarity_top_k=TOP_K, **LANGUAGES[task["language"]]
+    )
     lexical.persist(str(folder / "bm25"))
-    retriever = fused(index.as_retriever(similarity_top_k=TOP_K), lexical)
+    if model is not None:
+        index = vector_index(nodes, model)
+        index.storage_context.persist(str(folder))
+        retriever = fused(index.as_retriever(similarity_top_k=TOP_K), lexical)
     return lambda question: [hit.node.node_id for hit in retriever.retrieve(question)]
 
 
@@ -64,7 +77,9 @@ def main(system: str, task_file: str, folder: str) -> None:
     task = json.loads(Path(task_file).read_text(encoding="utf-8"))
     model = OpenAILikeEmbedding(model_name="served", api_base=task["url"], api_key="none", embed_batch_size=256)
     started = time.perf_counter()
-    if system == "llama-index":
+    if system == "bm25":
+        search, package = llama_index(task, None, Path(folder)), "llama-index-retrievers-bm25"
+    elif system == "llama-index":
         search, package = llama_index(task, model, Path(folder)), "llama-index-core"
     else:
         search, package = contextual(system, task, model, Path(folder)), "llama-index-contextual"

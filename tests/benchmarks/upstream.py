@@ -1,22 +1,21 @@
-"""Question sets read from unchanged upstream files in a local folder.
+"""Question sets of ready passages, read from unchanged upstream files in a local folder.
 
-`cookbook` reads the evaluation set of Anthropic's cookbook for contextual embeddings, and `mtrag` the human retrieval
-tasks of IBM's MTRAG, both without any conversion. The passages are ready chunks, so every system indexes the same text.
+`cookbook` reads the evaluation set of Anthropic's cookbook for contextual embeddings, `xquad` a language of XQuAD, and
+`tatqa` the development and test sets of TAT-QA. The passages and the evidence are those of the files: the chunks of the
+cookbook, the paragraphs of XQuAD, and the tables and paragraphs of TAT-QA.
 """
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-import zipfile
-from collections import defaultdict
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from tests.benchmarks.sets import Question, QuestionSet
 
-DOMAINS = ("clapnq", "cloud", "fiqa", "govt")
+TATQA_FILES = ("tatqa_dataset_dev.json", "tatqa_dataset_test_gold.json")
 
 
 def cookbook(folder: Path) -> QuestionSet:
@@ -28,61 +27,80 @@ def cookbook(folder: Path) -> QuestionSet:
         ValueError: A question refers to a chunk that does not exist.
     """
     chunks, ids = [], {}
-    for document in json.loads((folder / "codebase_chunks.json").read_text(encoding="utf-8")):
+    for document in _read(folder / "codebase_chunks.json"):
         position = 0
         for chunk in document["chunks"]:
             ids[document["original_uuid"], chunk["original_index"]] = chunk["chunk_id"]
             position = max(0, document["content"].find(chunk["content"], position))
             chunks.append(_chunk(chunk["chunk_id"], document["doc_id"], position, chunk["content"]))
     questions = []
-    for row in _rows((folder / "evaluation_set.jsonl").read_text(encoding="utf-8")):
-        wanted = [tuple(reference) for reference in row["golden_chunk_uuids"]]
-        questions.append(_question(row["query"], [ids.get(reference) for reference in wanted]))
+    for line in (folder / "evaluation_set.jsonl").read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        wanted = [ids.get(tuple(reference)) for reference in row["golden_chunk_uuids"]]
+        if None in wanted:
+            raise ValueError(f"A chunk of the question {row['query']!r} does not exist: are both files of one version?")
+        questions.append(Question(row["query"], [{"id": one} for one in wanted]))
     return QuestionSet("cookbook", None, chunks, questions)
 
 
-def mtrag(folder: Path, domain: str) -> QuestionSet:
-    """Read a domain of a checkout of MTRAG: passages (the ZIP file, or unpacked), rewritten queries and judgements.
+def xquad(folder: Path, language: str) -> QuestionSet:
+    """Read `xquad.<language>.json`: the passages are the paragraphs, and the evidence is the question's paragraph."""
+    chunks, questions = [], []
+    for article in _read(folder / f"xquad.{language}.json")["data"]:
+        paragraphs = _passages(article["title"], (paragraph["context"] for paragraph in article["paragraphs"]))
+        chunks += paragraphs
+        for chunk, paragraph in zip(paragraphs, article["paragraphs"], strict=True):
+            questions += [Question(qa["question"], [{"id": chunk["chunk_id"]}]) for qa in paragraph["qas"]]
+    return QuestionSet(f"xquad-{language}", None, chunks, questions)
 
-    The id of a passage consists of the id of its document and the start and end of the passage in it. Queries without a
-    judgement are not part of the retrieval task.
 
-    Raises:
-        ValueError: A query refers to a passage that does not exist.
+def tatqa(folder: Path) -> QuestionSet:
+    """Read the development and test sets of TAT-QA.
+
+    The passages of a document are its table, in Markdown format, and its paragraphs. The evidence is what the
+    annotators name: the table, paragraphs, or both. Questions that are asked about several documents in the same words,
+    such as "What does the table show?", are left out.
     """
-    chunks = []
-    for row in _rows(_corpus(folder / "corpora" / "passage_level" / f"{domain}.jsonl")):
-        document, start, _ = row["_id"].rsplit("-", 2)
-        chunks.append(_chunk(row["_id"], document, int(start), row["text"]))
-    known = {chunk["chunk_id"] for chunk in chunks}
-    tasks = folder / "mtrag-human" / "retrieval_tasks" / domain
-    relevant = defaultdict(list)
-    with open(tasks / "qrels" / "dev.tsv", encoding="utf-8", newline="") as file:
-        for judgement in csv.DictReader(file, delimiter="\t"):
-            passage = judgement["corpus-id"]
-            relevant[judgement["query-id"]].append(passage if passage in known else None)
-    rows = _rows((tasks / f"{domain}_rewrite.jsonl").read_text(encoding="utf-8"))
-    asked = [(row["text"].removeprefix("|user|: "), relevant[row["_id"]]) for row in rows if row["_id"] in relevant]
-    return QuestionSet(f"mtrag-{domain}", None, chunks, [_question(text, ids) for text, ids in asked])
+    chunks, questions = [], []
+    for name in TATQA_FILES:
+        for document in _read(folder / name):
+            table = document["table"]
+            passages = _passages(
+                table["uid"], [markdown(table["table"]), *(paragraph["text"] for paragraph in document["paragraphs"])]
+            )
+            chunks += passages
+            ids = {
+                str(paragraph["order"]): chunk["chunk_id"]
+                for paragraph, chunk in zip(document["paragraphs"], passages[1:], strict=True)
+            }
+            for row in document["questions"]:
+                wanted = [passages[0]["chunk_id"]] if "table" in row["answer_from"] else []
+                wanted += [ids[order] for order in row["rel_paragraphs"]]
+                questions.append(Question(row["question"], [{"id": one} for one in wanted]))
+    asked = Counter(question.text.strip().casefold() for question in questions)
+    unique = [question for question in questions if asked[question.text.strip().casefold()] == 1]
+    return QuestionSet("tatqa", None, chunks, unique)
 
 
-def _corpus(file: Path) -> str:
-    packed = file.with_name(f"{file.name}.zip")
-    if file.exists() or not packed.exists():
-        return file.read_text(encoding="utf-8")
-    with zipfile.ZipFile(packed) as archive, archive.open(file.name) as stream:
-        return io.TextIOWrapper(stream, encoding="utf-8").read()
+def markdown(rows: list[list[str]]) -> str:
+    """Return a table in Markdown format, the first row as its header."""
+    lines = [f"| {' | '.join(' '.join(cell.split()) for cell in row)} |" for row in rows]
+    return "\n".join([lines[0], f"|{' --- |' * len(rows[0])}", *lines[1:]])
 
 
-def _rows(text: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in text.split("\n") if line.strip()]
+def _read(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _passages(document: str, texts: Iterable[str]) -> list[dict[str, Any]]:
+    """Return the chunks of a document whose passages follow one another after empty lines."""
+    chunks: list[dict[str, Any]] = []
+    position = 0
+    for number, text in enumerate(texts):
+        chunks.append(_chunk(f"{document}-{number}", document, position, text))
+        position += len(text) + 2
+    return chunks
 
 
 def _chunk(chunk_id: str, document: str, start: int, text: str) -> dict[str, Any]:
     return {"chunk_id": chunk_id, "doc_id": document, "start": start, "end": start + len(text), "text": text}
-
-
-def _question(text: str, relevant: list[str | None]) -> Question:
-    if None in relevant:
-        raise ValueError(f"A passage of the question {text!r} does not exist: are both files of one version?")
-    return Question(text, [{"id": one} for one in relevant])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +15,8 @@ from llama_index.embeddings.openai_like import OpenAILikeEmbedding
 from llama_index_contextual.models import load_embed_model
 from tests.benchmarks import field, field_systems
 from tests.benchmarks.memory import peak_memory
-from tests.benchmarks.sets import Question, QuestionSet
-from tests.benchmarks.upstream import cookbook, mtrag
+from tests.benchmarks.sets import Question
+from tests.benchmarks.upstream import TATQA_FILES, cookbook, tatqa, xquad
 from tests.support.source import ROOT
 
 COOKBOOK = [
@@ -37,30 +36,36 @@ COOKBOOK = [
         "chunks": [{"chunk_id": "doc_2_chunk_0", "original_index": 0, "content": "fn a() {}\n"}],
     },
 ]
-PASSAGES = [("cafe-0-20", "Safe rooms."), ("cafe-18-40", "Kits\u2028and water."), ("dada_7384-8758-0-9", "Tornados.")]
+XQUAD = {
+    "data": [
+        {
+            "title": "Bremen",
+            "paragraphs": [
+                {"context": "Bremen liegt an der Weser.", "qas": [{"id": "1", "question": "Wo liegt Bremen?"}]},
+                {"context": "Der Roland steht am Markt.", "qas": [{"id": "2", "question": "Wo steht der Roland?"}]},
+            ],
+        }
+    ]
+}
+
+
+def tatqa_document(uid: str, *questions: tuple[str, str, list[str]]) -> dict[str, object]:
+    return {
+        "table": {"uid": uid, "table": [["", "2019"], ["Total  sales", "$1.5"]]},
+        "paragraphs": [
+            {"uid": "p", "order": 1, "text": "Sales rose."},
+            {"uid": "q", "order": 2, "text": "In millions."},
+        ],
+        "questions": [
+            {"question": text, "answer_from": source, "rel_paragraphs": orders} for text, source, orders in questions
+        ],
+    }
 
 
 def write_cookbook(folder: Path, golden: list[list[object]]) -> Path:
     (folder / "codebase_chunks.json").write_text(json.dumps(COOKBOOK))
     row = {"query": "What does b do?", "answer": "Nothing.", "golden_chunk_uuids": golden, "golden_documents": []}
     (folder / "evaluation_set.jsonl").write_text(json.dumps(row) + "\n")
-    return folder
-
-
-def write_mtrag(folder: Path, *, packed: bool, judged: str = "cafe-18-40") -> Path:
-    corpus, tasks = folder / "corpora" / "passage_level", folder / "mtrag-human" / "retrieval_tasks" / "govt"
-    corpus.mkdir(parents=True)
-    (tasks / "qrels").mkdir(parents=True)
-    rows = [{"_id": name, "id": name, "url": "", "text": text, "title": "Safety"} for name, text in PASSAGES]
-    lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-    if packed:
-        with zipfile.ZipFile(corpus / "govt.jsonl.zip", "w") as archive:
-            archive.writestr("govt.jsonl", lines)
-    else:
-        (corpus / "govt.jsonl").write_text(lines, encoding="utf-8")
-    (tasks / "qrels" / "dev.tsv").write_text(f"query-id\tcorpus-id\tscore\nq<::>2\t{judged}\t1\nq<::>2\tcafe-0-20\t1\n")
-    queries = [{"_id": "q<::>1", "text": "|user|: Hello"}, {"_id": "q<::>2", "text": "|user|: What should I keep?"}]
-    (tasks / "govt_rewrite.jsonl").write_text("".join(json.dumps(query) + "\n" for query in queries))
     return folder
 
 
@@ -83,21 +88,33 @@ def test_a_question_about_a_chunk_that_does_not_exist_is_an_error(tmp_path: Path
         cookbook(write_cookbook(tmp_path, [["aa", 2]]))
 
 
-@pytest.mark.parametrize("packed", [True, False])
-def test_mtrag_is_read_packed_and_unpacked(tmp_path: Path, packed: bool) -> None:
-    read = mtrag(write_mtrag(tmp_path, packed=packed), "govt")
-    assert [(one["chunk_id"], one["doc_id"], one["start"]) for one in read.chunks] == [
-        ("cafe-0-20", "cafe", 0),
-        ("cafe-18-40", "cafe", 18),
-        ("dada_7384-8758-0-9", "dada_7384-8758", 0),
+def test_the_evidence_of_xquad_is_the_paragraph_of_the_question(tmp_path: Path) -> None:
+    (tmp_path / "xquad.de.json").write_text(json.dumps(XQUAD), encoding="utf-8")
+    read = xquad(tmp_path, "de")
+    assert [(one["chunk_id"], one["doc_id"], one["start"], one["end"]) for one in read.chunks] == [
+        ("Bremen-0", "Bremen", 0, 26),
+        ("Bremen-1", "Bremen", 28, 54),
     ]
-    # Without a judgement, the first question is not part of the task.
-    assert read.questions == [Question("What should I keep?", [{"id": "cafe-18-40"}, {"id": "cafe-0-20"}])]
+    assert read.questions == [
+        Question("Wo liegt Bremen?", [{"id": "Bremen-0"}]),
+        Question("Wo steht der Roland?", [{"id": "Bremen-1"}]),
+    ]
 
 
-def test_a_judgement_of_a_passage_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="one version"):
-        mtrag(write_mtrag(tmp_path, packed=False, judged="cafe-40-60"), "govt")
+def test_the_evidence_of_tatqa_is_the_table_and_the_paragraphs_that_are_named(tmp_path: Path) -> None:
+    asked = ("How much?", "table", []), ("By what?", "text", ["2"]), ("Both?", "table-text", ["1", "2"])
+    repeated = ("What does the table show?", "table", [])
+    dev, test = tatqa_document("a", *asked, repeated), tatqa_document("b", repeated)
+    for name, document in zip(TATQA_FILES, (dev, test), strict=True):
+        (tmp_path / name).write_text(json.dumps([document]), encoding="utf-8")
+    read = tatqa(tmp_path)
+    assert [one["chunk_id"] for one in read.chunks] == ["a-0", "a-1", "a-2", "b-0", "b-1", "b-2"]
+    assert read.chunks[0]["text"] == "|  | 2019 |\n| --- | --- |\n| Total sales | $1.5 |"
+    assert read.questions == [
+        Question("How much?", [{"id": "a-0"}]),
+        Question("By what?", [{"id": "a-2"}]),
+        Question("Both?", [{"id": "a-0"}, {"id": "a-1"}, {"id": "a-2"}]),
+    ]
 
 
 # ---- measuring -------------------------------------------------------------------------------------------------------
@@ -106,9 +123,11 @@ def test_a_judgement_of_a_passage_that_does_not_exist_is_an_error(tmp_path: Path
 def test_a_row_scores_the_ids_of_the_hits() -> None:
     questions = [Question("a", [{"id": "1"}]), Question("b", [{"id": "2"}, {"id": "9"}])]
     figures = {"hits": [["1"], ["3", "4", "2"]], "query_ms": [1.0, 3.0], "ingest_s": 2.0, "disk_mb": 0.5, "peak_mb": 99}
-    line = field.row(field.System("one", []), questions, figures | {"version": "one 1.0"})
+    ranks = field.ranks_of(questions, figures)
+    assert ranks == [[1], [3, None]]
     # recall at 1: (1 + 0) / 2; at 5: (1 + 1/2) / 2; nDCG: (1 + (1/log2(4)) / (1 + 1/log2(3))) / 2; median (1 + 3) / 2
-    assert line.split() == ["one", "50.0", "75.0", "75.0", "65.3", "2.0", "0.5", "2.0", "99.0", "one", "1.0"]
+    expected = "| one | 50.0 | 75.0 | 75.0 | 65.3 | 2.0 | 0.5 | 2.0 | 99 | one 1.0 |"
+    assert field.row("one", ranks, figures | {"version": "one 1.0"}) == expected
 
 
 def test_the_peak_of_a_process_does_not_include_that_of_its_parent() -> None:
@@ -118,14 +137,12 @@ def test_the_peak_of_a_process_does_not_include_that_of_its_parent() -> None:
     assert float(done.stdout) < 100 < len(held) / 2**20 < peak_memory()
 
 
-def test_a_system_that_cannot_be_measured_says_why() -> None:
-    rows = {system.name: field.row(system, [], None) for system in field.systems(None) if system.problem}
-    assert set(rows) == {field.HAIKU, field.HAIKU_DEFAULTS}
-    assert all(line.endswith("give --haiku PYTHON") for line in rows.values())
-
-
-def test_without_ollama_the_models_are_not_present() -> None:
-    assert field.ollama_problem("http://127.0.0.1:9") == "models not present"
+def test_haiku_is_measured_only_if_its_environment_is_given(tmp_path: Path) -> None:
+    names = list(field.systems(None))
+    assert "haiku.rag" not in names
+    measured = field.systems(tmp_path / "python")
+    assert sorted(measured) == sorted([*names, "haiku.rag"])
+    assert measured["haiku.rag"] == [str(tmp_path / "python"), str(ROOT / "tests" / "benchmarks" / "field_haiku.py")]
 
 
 @pytest.fixture(scope="module")
@@ -140,9 +157,11 @@ def test_every_system_gets_the_vectors_of_the_model(local: BaseEmbedding) -> Non
         expected = local.get_text_embedding_batch(texts)
         np.testing.assert_allclose(client.get_text_embedding_batch(texts), expected, rtol=1e-6)
         np.testing.assert_allclose(field.embed(url, texts[:1]), expected[:1], rtol=1e-6)
+        with field.embedding_server(url) as running:
+            assert running == url
 
 
-@pytest.mark.parametrize("system", ["llama-index", "none", "structural"])
+@pytest.mark.parametrize("system", ["bm25", "llama-index", "none", "structural"])
 def test_a_system_indexes_the_chunks_and_finds_them(local: BaseEmbedding, tmp_path: Path, system: str) -> None:
     chunks = [
         {"chunk_id": f"c{at}", "doc_id": f"d{at // 2}", "start": 0, "end": len(text), "text": text}
@@ -150,9 +169,9 @@ def test_a_system_indexes_the_chunks_and_finds_them(local: BaseEmbedding, tmp_pa
     ]
     with field.served(local) as url:
         model = OpenAILikeEmbedding(model_name="served", api_base=url, api_key="none")
-        task = {"chunks": QuestionSet("set", None, chunks, []).chunks}
-        if system == "llama-index":
-            search = field_systems.llama_index(task, model, tmp_path)
+        task = {"chunks": chunks, "language": "en"}
+        if system in ("bm25", "llama-index"):
+            search = field_systems.llama_index(task, model if system == "llama-index" else None, tmp_path)
         else:
             search = field_systems.contextual(system, task, model, tmp_path)
         figures = field_systems.timed(search, ["Which valve leaks?", "meters"])
