@@ -48,6 +48,7 @@ from llama_index_contextual.search.confidence import (
     unknown_words,
 )
 from llama_index_contextual.search.results import RetrievedChunk
+from llama_index_contextual.search.rank import semantic_list
 from llama_index_contextual.search.search import Query, SearchSettings, hits_of, rank, with_best_units
 from tests.benchmarks.calibration import Array, Features, auroc, calibration_error, fit, probabilities, separation
 from tests.benchmarks.quality import options, settings_of
@@ -160,9 +161,11 @@ def ask(project: Project, mode: Mode, asked: Sequence[tuple[str, str | None, lis
     for number, (text, file, evidence) in enumerate(asked):
         filters = MetadataFilters(filters=[MetadataFilter(key="file_name", value=file)]) if file else None
         settings = SearchSettings.of(project.config, mode=mode, k=SCORED_HITS, filters=filters)
-        embedding = None if mode == "lexical" else embedder.unit([text])
         depth = settings.fusion.candidates if mode == "hybrid" else RANKED
-        ranking = rank(Query.of(text), embedding, index, settings, mode, depth, model=embedder.name)
+        semantic = None
+        if mode != "lexical":
+            semantic = semantic_list(index, embedder.unit([text]), depth, filters, model=embedder.name)
+        ranking = rank(Query.of(text), semantic, index, settings, mode, depth, model=embedder.name)
         ranking, _, covered, *_ = with_best_units(index, ranking, text, results=SCORED_HITS, rerank=True)
         of_hits = ranking.evidence(SCORED_HITS)
         first = index.fetch(ranking.hits.rows[:SCORED_HITS].tolist())

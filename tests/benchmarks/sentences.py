@@ -23,7 +23,7 @@ from llama_index_contextual.index.base import Chunk
 from llama_index_contextual.index.units import Units
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from llama_index_contextual.search.rank import CANDIDATES
+from llama_index_contextual.search.rank import CANDIDATES, semantic_list
 from llama_index_contextual.search.response import Mark
 from llama_index_contextual.search.search import Query, SearchSettings, rank, with_best_units
 from llama_index_contextual.search.spotlight import Spot, match_units
@@ -63,9 +63,8 @@ def judged(project: Project, questions: QuestionSet, *, every: bool) -> Iterator
     settings = SearchSettings.of(project.config, mode="hybrid", k=RESULTS, filters=None)
     for question in questions.questions:
         text = question.text
-        ranking = rank(
-            Query.of(text), embedder.unit([text]), index, settings, "hybrid", CANDIDATES, model=embedder.name
-        )
+        semantic = semantic_list(index, embedder.unit([text]), CANDIDATES, model=embedder.name)
+        ranking = rank(Query.of(text), semantic, index, settings, "hybrid", CANDIDATES, model=embedder.name)
         ranking, spots, *_ = with_best_units(index, ranking, text, results=RESULTS, rerank=True)
         chunks = index.fetch(ranking.hits.rows[:RESULTS].tolist())
         for chunk, spot in zip(chunks, spots, strict=False):
