@@ -47,8 +47,8 @@ from llama_index_contextual.search.confidence import (
     shares_of,
     unknown_words,
 )
-from llama_index_contextual.search.results import RetrievedChunk
 from llama_index_contextual.search.rank import semantic_list
+from llama_index_contextual.search.results import RetrievedChunk
 from llama_index_contextual.search.search import Query, SearchSettings, hits_of, rank, with_best_units
 from tests.benchmarks.calibration import Array, Features, auroc, calibration_error, fit, probabilities, separation
 from tests.benchmarks.quality import options, settings_of
