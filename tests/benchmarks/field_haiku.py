@@ -30,7 +30,7 @@ async def measure(task: dict[str, Any], database: Path, defaults: bool) -> dict[
         model = EmbeddingModelConfig(
             provider="openai", name="served", vector_dim=task["dimensions"], base_url=task["url"]
         )
-        config = AppConfig(embeddings=EmbeddingsConfig(model=model, batch_size=256))
+        config = AppConfig(embeddings=EmbeddingsConfig(model=model, batch_size=32))
     started = time.perf_counter()
     async with HaikuRAG(database, config=config, create=True) as client:
         await client.import_documents(documents(task["chunks"]))

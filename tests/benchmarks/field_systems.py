@@ -75,7 +75,7 @@ def timed(search: Search, questions: Sequence[str]) -> dict[str, Any]:
 def main(system: str, task_file: str, folder: str) -> None:
     """Measure one system."""
     task = json.loads(Path(task_file).read_text(encoding="utf-8"))
-    model = OpenAILikeEmbedding(model_name="served", api_base=task["url"], api_key="none", embed_batch_size=256)
+    model = OpenAILikeEmbedding(model_name="served", api_base=task["url"], api_key="none", embed_batch_size=32)
     started = time.perf_counter()
     if system == "bm25":
         search, package = llama_index(task, None, Path(folder)), "llama-index-retrievers-bm25"

@@ -31,11 +31,10 @@ from llama_index_contextual.evaluation.questions import Question, load_questions
 from llama_index_contextual.evaluation.sample import draw_sample
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
-from tests.benchmarks.quality import recorded
 from tests.benchmarks.replay import ReplayingLLM
 from tests.benchmarks.sets import load
 
-SETS = ("manuals", "reports", "plenary", "contracts", "codebase")
+SETS = ("contracts", "codebase")
 
 Try = Callable[[Sequence[Question], int], Payoff]
 """Function that tries a sample for some questions and a seed."""
@@ -50,12 +49,11 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=50, help="number of samples that are drawn")
     parser.add_argument("--built", type=int, default=5, help="number of samples that are built")
     parser.add_argument("--questions", type=int, help="maximum number of questions; default: all")
-    parser.add_argument("--context", choices=("both", "alternative"), default="both", help="recorded contexts")
     arguments = parser.parse_args()
     total: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as root:
         for name in arguments.sets:
-            project = built(ProjectManager(root), arguments.data, name, arguments.context)
+            project = built(ProjectManager(root), arguments.data, name)
             questions = load_questions(arguments.data / name / "questions.jsonl")
             documents = len(project.live_version.records)
             full = evaluate_payoff(project, questions, sample=documents)
@@ -72,10 +70,10 @@ def main() -> None:
     print("all samples:", "; ".join(f"{outcome} {count}" for outcome, count in sorted(total.items())))
 
 
-def built(manager: ProjectManager, data: Path, name: str, context: str) -> Project:
+def built(manager: ProjectManager, data: Path, name: str) -> Project:
     """Ingest a set with structural contexts, and an LLM that replays the recorded contexts."""
     questions = load(data, name)
-    project = manager.create(name, ProjectConfig.local(), llm=ReplayingLLM(recorded(questions, context)))
+    project = manager.create(name, ProjectConfig.local(), llm=ReplayingLLM(questions.contexts))
     project.ingest(questions.inputs())
     return project
 

@@ -1,11 +1,10 @@
 """Recall of this package on the question sets: `python -m tests.benchmarks.quality --data DATA`.
 
 Measures every set in each mode, without contexts (none), with structural contexts and, if the set has recorded
-contexts, with both, and with those that were written with an alternative prompt. An LLM replays the recorded contexts,
-so they are processed like any LLM's contexts. The settings are `ProjectConfig.local()` except for the context; with
-`--embedding`, they are the default settings with a transformer on this machine (see `transformer`). No key and no
-network are needed. Then prints the difference between hybrid search and the better of the two rankings, the effect of
-the contexts, and the means over the sets.
+contexts, with both. An LLM replays the recorded contexts, so they are processed like any LLM's contexts. The settings
+are `ProjectConfig.local()` except for the context; with `--embedding`, they are the default settings with a transformer
+on this machine (see `transformer`). No key and no network are needed. Then prints the difference between hybrid search
+and the better of the two rankings, the effect of the contexts, and the means over the sets.
 
 `--out FILE` writes the ranks for every question. `--against FILE` compares the results with ranks written earlier, by
 the same command at another commit or by `python -m tests.benchmarks.stock`. Differences are paired, with 95 % bootstrap
@@ -61,7 +60,6 @@ CONTEXTS: dict[str, dict[str, Any]] = {
     "none": {"context": "none"},
     "structural": {"context": "structural"},
     "both": {"context": "llm"},
-    "alternative": {"context": "llm"},
 }
 """The settings of each kind of context; those with an LLM need recorded contexts."""
 
@@ -69,7 +67,6 @@ NEAREST = {
     "none": ("none",),
     "structural": ("structural", "none"),
     "both": ("both", "none"),
-    "alternative": ("alternative", "both", "none"),
 }
 """What each kind of context is compared with in results that may lack it, the nearest first."""
 
@@ -87,14 +84,7 @@ FORMS: Mapping[str, Callable[[str], str]] = {
 
 def contexts_of(questions: QuestionSet, wanted: Sequence[str] = tuple(CONTEXTS)) -> list[str]:
     """Return the wanted kinds of context that a set can be measured with."""
-    return [name for name in wanted if CONTEXTS[name]["context"] != "llm" or recorded(questions, name)]
-
-
-def recorded(questions: QuestionSet, context: str) -> list[RecordedContext]:
-    """Return the recorded contexts of a kind that a set has."""
-    if context != "alternative":
-        return list(questions.contexts)
-    return [replace(each, context=each.alternative) for each in questions.contexts if each.alternative]
+    return [name for name in wanted if CONTEXTS[name]["context"] != "llm" or questions.contexts]
 
 
 def build(
@@ -104,7 +94,6 @@ def build(
     *,
     config: ProjectConfig | None = None,
     embed_model: BaseEmbedding | None = None,
-    orders: Mapping[str, Sequence[str]] | None = None,
 ) -> Project:
     """Ingest a set with one kind of context.
 
@@ -114,20 +103,19 @@ def build(
         context: A key of `CONTEXTS`.
         config: The other settings; None for the local ones.
         embed_model: Embeds instead of the model of the settings.
-        orders: Recorded orders of passages, for searches with `rerank="llm"`.
 
     Raises:
         RuntimeError: A chunk did not get the context that was asked for.
     """
     settings = (config or ProjectConfig.local()).changed(**CONTEXTS[context])
-    llm = ReplayingLLM(recorded(questions, context), orders=orders or {}) if settings.context == "llm" else None
+    llm = ReplayingLLM(questions.contexts) if settings.context == "llm" else None
     project = manager.create(f"{questions.name}-{context}", settings, llm=llm, embed_model=embed_model)
     report = project.ingest(questions.inputs())
     if report.failures:
         raise RuntimeError(f"{questions.name}, {context}: {len(report.failures)} chunks failed")
     if report.context_lengths:
         print(f"  {questions.name}, recorded contexts: {report.context_lengths}; {dict(report.context_findings)}")
-        print_price(manager, questions, recorded(questions, context))
+        print_price(manager, questions, questions.contexts)
     for file in report.skipped:
         print(f"  skipped {file.path}: {file.reason}")
     return project

@@ -1,7 +1,7 @@
 """The question sets in the data folder, and how a result is scored.
 
-A set with a file `contexts.jsonl` has recorded contexts: lines with the `file` and the `text` of a chunk, the `context`
-that an LLM wrote for it with the default prompt and, if another prompt was tried, the `alternative`.
+A set with a file `contexts.jsonl` has recorded contexts: lines with the `file` and the `text` of a chunk, and the
+`context` that an LLM wrote for it with the default prompt.
 
 A result contains an evidence item if it is from the same file and covers at least half of its characters (spans),
 contains at least 80 % of its word tokens (clauses) or 60 % of its pieces of 60 letters (sentences and rows), or
@@ -31,9 +31,7 @@ SETS = (*SHORT_SETS, "filings")
 """The sets for which figures are published; reading the thousands of pages of the filings takes a minute."""
 SENTENCE_SETS = ("manuals", "tables", "xquad_de", "xquad_ar")
 """Sets whose evidence is sentences or table rows, also in other languages than English."""
-RECORDED_SETS = ("plenary", "reports")
-"""Sets for which contexts were recorded: minutes of a parliament in German, without headings, and six filings."""
-ALL_SETS = (*SETS, *SENTENCE_SETS, *RECORDED_SETS)
+ALL_SETS = (*SETS, *SENTENCE_SETS)
 KS = (1, 5, 10, 20)
 
 
@@ -53,13 +51,11 @@ class RecordedContext:
         document: Id of the chunk's document, or its file name.
         text: Text of the chunk.
         context: The context.
-        alternative: The context that was written with another prompt, or an empty string.
     """
 
     document: str
     text: str
     context: str
-    alternative: str = ""
 
 
 @dataclass(frozen=True)
@@ -114,16 +110,12 @@ def load(data: Path, name: str) -> QuestionSet:
     if name == "codebase":
         questions = [Question(row["question"], [{"id": i} for i in row["relevant"]]) for row in rows]
         chunks = _rows(folder / "chunks.jsonl")
-        contexts = tuple(
-            RecordedContext(row["doc_id"], row["text"], row["context"], row.get("alternative", "")) for row in chunks
-        )
+        contexts = tuple(RecordedContext(row["doc_id"], row["text"], row["context"]) for row in chunks)
         return QuestionSet(name, None, chunks, questions, contexts)
     questions = [Question(row["question"], [_evidence(row, item) for item in row["evidence"]]) for row in rows]
     path = folder / "contexts.jsonl"
     recorded = _rows(path) if path.exists() else []
-    contexts = tuple(
-        RecordedContext(row["file"], row["text"], row["context"], row.get("alternative", "")) for row in recorded
-    )
+    contexts = tuple(RecordedContext(row["file"], row["text"], row["context"]) for row in recorded)
     pdf = folder / "pdf"
     return QuestionSet(name, pdf if pdf.exists() else folder / "documents", [], questions, contexts)
 

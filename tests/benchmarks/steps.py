@@ -3,10 +3,6 @@
 Measures the same steps as `evaluate --steps`, with the local embedding: embeddings alone, then the structural context,
 the recorded LLM contexts if the set has some, BM25, the spotlight, and the reranker given as `--rerank`. Then prints
 the means over the sets with recorded contexts. No key and no network are needed.
-
-`--orders FOLDER` measures an LLM as the reranker, which replays the orders in FOLDER/SET.jsonl (see `load_orders`). It
-was asked to sort the first 20 results of hybrid search with LLM contexts and the spotlight, so only the questions in
-these files are measured, sets without a file are skipped, and recall@20 stays the same.
 """
 
 from __future__ import annotations
@@ -19,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 
-from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.evaluation.compare import ALPHA
 from llama_index_contextual.evaluation.questions import load_questions
 from llama_index_contextual.evaluation.report import write_report
@@ -34,15 +29,11 @@ from llama_index_contextual.evaluation.steps import (
     evaluate_steps,
 )
 from llama_index_contextual.project.manager import ProjectManager
-from llama_index_contextual.search.rerank import LLM_RERANK
 from tests.benchmarks.quality import build, interval
-from tests.benchmarks.replay import load_orders
 from tests.benchmarks.sets import load
 
-SETS = ("manuals", "reports", "plenary", "contracts", "codebase", "filings")
+SETS = ("contracts", "codebase", "filings")
 """The sets with recorded contexts, and the filings, which have none."""
-CANDIDATES = 20
-"""Number of results in each recorded order."""
 PUBLISHED = {LLM_CONTEXT: 35, LEXICAL: 49, RERANKER: 67}
 """Failed retrievals avoided at k = 20, in per cent of those of embeddings alone; see `evaluation.steps`."""
 
@@ -52,9 +43,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--sets", nargs="*", choices=SETS, default=list(SETS))
-    rerankers = parser.add_mutually_exclusive_group()
-    rerankers.add_argument("--rerank", help="name or folder of a cross-encoder")
-    rerankers.add_argument("--orders", type=Path, help="folder of recorded orders, SET.jsonl")
+    parser.add_argument("--rerank", help="name or folder of a cross-encoder")
     parser.add_argument("--top-k", nargs="+", type=int, choices=KS, default=[20, 10, 5], help="numbers of results")
     parser.add_argument("--out", type=Path, help="folder for SET-K.svg, .json and .csv")
     arguments = parser.parse_args()
@@ -63,23 +52,15 @@ def main() -> None:
     measured: dict[int, list[Steps]] = {k: [] for k in arguments.top_k}
     with tempfile.TemporaryDirectory() as root:
         for name in arguments.sets:
-            file = arguments.orders and arguments.orders / f"{name}.jsonl"
-            if file and not file.exists():
-                print(f"{name} skipped: there are no recorded orders in {file}")
-                continue
-            orders = load_orders(file) if file else {}
             questions = load(arguments.data, name)
             context = "both" if questions.contexts else "structural"
-            settings = ProjectConfig.local(rerank_candidates=CANDIDATES)
-            project = build(ProjectManager(root), questions, context, config=settings, orders=orders)
+            project = build(ProjectManager(root), questions, context)
             asked = load_questions(arguments.data / name / "questions.jsonl")
-            if orders:
-                asked = [question for question in asked if question.text in orders]
             # Without recorded contexts, the limit of 0 skips the LLM even if a key is set.
             steps = evaluate_steps(
                 project,
                 asked,
-                rerank=LLM_RERANK if orders else arguments.rerank,
+                rerank=arguments.rerank,
                 k=max(arguments.top_k),
                 max_cost=None if questions.contexts else 0,
             )
@@ -91,8 +72,6 @@ def main() -> None:
                     measured[k].append(of_k)
                 for extension in ("svg", "json", "csv") if arguments.out else ():
                     write_report(of_k, arguments.out / f"{name}-{k}.{extension}")
-            if orders:
-                print(f"passages to sort without a recorded rank: {project.state.llm.unknown}")
     for k, of_sets in measured.items():
         if len(of_sets) > 1:
             show_means(k, of_sets)

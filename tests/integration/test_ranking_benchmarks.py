@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +9,8 @@ import pytest
 from llama_index.core.schema import Document, QueryBundle
 
 from llama_index_contextual.config import ProjectConfig
-from llama_index_contextual.errors import ModelError
 from llama_index_contextual.project.manager import ProjectManager
-from llama_index_contextual.search.rerank import LLM_RERANK
 from tests.benchmarks.quality import differences, row
-from tests.benchmarks.replay import ReplayingLLM, load_orders, passage_key
 from tests.benchmarks.sets import Question, score
 from tests.benchmarks.settings import DEFAULT, print_cost_of_one, print_left_out, variants
 from tests.benchmarks.trials import Trials
@@ -73,24 +69,3 @@ def test_trials_rank_as_the_project_does(tmp_path: Path) -> None:
         changed = retriever.changed(**changes)
         _, _, expected = score(questions, lambda text, r=changed: r.respond(QueryBundle(text)).results)
         assert trials.ranks(questions, **changes) == expected
-
-
-def test_recorded_orders_are_replayed_in_windows_and_other_passages_follow(tmp_path: Path) -> None:
-    question = 'Which "pump" is loud?'
-    llm = ReplayingLLM([])
-    config = ProjectConfig.local(context="none", rerank_candidates=24)
-    project = ProjectManager(tmp_path).create("orders", config, llm=llm)
-    project.ingest([Document(text=f"The pump of hall {n} is loud on day {n}.", id_=f"{n}") for n in range(24)])
-    hits = project.retrieve(question, top_k=24)
-    wanted = [hits[at] for at in (23, 0, 12, 7, 3, 18)]
-    order = [passage_key(str(hit.source), hit.text) for hit in wanted]
-    file = tmp_path / "orders.jsonl"
-    file.write_text(json.dumps({"question": question, "order": [*order, "of no passage"]}) + "\n", encoding="utf-8")
-    llm.orders = load_orders(file)
-    reranked = project.as_retriever(similarity_top_k=24).changed(rerank=LLM_RERANK)
-    ids = [result.node_id for result in reranked.respond(QueryBundle(question)).results]
-    assert ids[: len(wanted)] == [hit.node_id for hit in wanted]
-    assert sorted(ids) == sorted(hit.node_id for hit in hits)
-    assert llm.unknown >= len(hits) - len(wanted)  # those in two windows are counted twice
-    with pytest.raises(ModelError, match="no order was recorded for 'another'"):
-        reranked.respond(QueryBundle("another"))
