@@ -21,7 +21,13 @@ from llama_index_contextual._utils.keywords import options_of
 from llama_index_contextual.answering.build import ChatEngineOptions, EngineOptions
 from llama_index_contextual.cli.app import app
 from llama_index_contextual.config import PREFIX, RETRIEVAL_FIELDS, ProjectConfig
-from llama_index_contextual.ingestion.options import FolderOptions, IngestOptions, ReadingOptions
+from llama_index_contextual.ingestion.options import (
+    FolderOptions,
+    IngestOptions,
+    ReadingOptions,
+    SyncOptions,
+    WritingOptions,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAM = "llama-index-contextual"
@@ -208,8 +214,8 @@ def _kinds(schema: dict[str, Any]) -> Iterator[str]:
 _OPTIONS = {
     "Project.as_query_engine": (EngineOptions,),
     "Project.as_chat_engine": (EngineOptions, ChatEngineOptions),
-    "Project.ingest": (ReadingOptions, IngestOptions),
-    "Project.sync_folders": (ReadingOptions, FolderOptions),
+    "Project.ingest": (ReadingOptions, WritingOptions, IngestOptions),
+    "Project.sync_folders": (ReadingOptions, WritingOptions, SyncOptions, FolderOptions),
     "Project.estimate": (ReadingOptions,),
     "sweep_answers": (EngineOptions,),
 }

@@ -33,58 +33,66 @@ class ReadingOptions(TypedDict, total=False):
     batch: Annotated[bool, Option(default=False)]
 
 
-class IngestOptions(ReadingOptions, total=False):
-    """Additional options for `ingest`.
+class WritingOptions(TypedDict, total=False):
+    """Options of all calls that publish a version.
 
     Attributes:
         progress: Called with the progress of the run.
-        ray: Address of a Ray cluster (extra `ray`), whose nodes read and split files, and embed texts unless the
-            embedding model is behind an API: "auto" for the cluster of this machine, HOST:PORT, or "local" to start Ray
-            on this machine for this call. Chunks, contexts and vectors are the same as in a local run. This machine
-            must be a node of the cluster and have the project; all nodes need access to the files under the same paths,
-            and the same version of this package.
         wait: Number of seconds to wait for another process or thread that is writing to the project; then, or with 0,
             an error is raised.
     """
 
     progress: ReportProgress | None
-    ray: str | None
     wait: Annotated[float, Option(default=0.0)]
 
 
-class SourceOptions(TypedDict, total=False):
-    """Options for `sync_documents`.
+class IngestOptions(ReadingOptions, WritingOptions, total=False):
+    """Additional option for `ingest`.
+
+    Attributes:
+        ray: Address of a Ray cluster (extra `ray`), whose nodes read and split files, and embed texts unless the
+            embedding model is behind an API: "auto" for the cluster of this machine, HOST:PORT, or "local" to start Ray
+            on this machine for this call. Chunks, contexts and vectors are the same as in a local run. This machine
+            must be a node of the cluster and have the project; all nodes need access to the files under the same paths,
+            and the same version of this package.
+    """
+
+    ray: str | None
+
+
+class SyncOptions(WritingOptions, total=False):
+    """Options for `sync_folders` and `sync_documents`.
+
+    Attributes:
+        allow_empty: Whether all documents of a folder or source may be removed. Otherwise, an error is raised, because
+            a drive that is not mounted looks like an empty folder, and a reader whose access has expired may return
+            nothing.
+        allow_many: Whether more than a tenth of the documents of a folder or source, and more than one, may be removed
+            at once. Otherwise, an error is raised unless `remove` lists their ids, because the folder may not have been
+            completely restored. The version before such a removal is kept as long as the version after it.
+    """
+
+    allow_empty: Annotated[bool, Option(default=False)]
+    allow_many: Annotated[bool, Option(default=False)]
+
+
+class SourceOptions(SyncOptions, total=False):
+    """Additional options for `sync_documents`.
 
     Attributes:
         id_key: Key of the metadata that identifies a document in its source, such as "page_id"; None uses the ids of
             the Documents. Documents with the same value, such as the pages of a file, are numbered.
         batch: As in `ingest`.
-        progress: Called with the progress of the run.
-        allow_empty: Whether all documents of the source may be removed. Otherwise, an error is raised, because a reader
-            whose access has expired may return nothing.
-        allow_many: Whether more than a tenth of the documents of the source, and more than one, may be removed at once.
-            Otherwise, an error is raised unless `remove` lists their ids.
-        wait: Number of seconds to wait for another process or thread that is writing to the project.
     """
 
     id_key: str | None
     batch: Annotated[bool, Option(default=False)]
-    progress: ReportProgress | None
-    allow_empty: Annotated[bool, Option(default=False)]
-    allow_many: Annotated[bool, Option(default=False)]
-    wait: Annotated[float, Option(default=0.0)]
 
 
-class FolderOptions(ReadingOptions, total=False):
+class FolderOptions(ReadingOptions, SyncOptions, total=False):
     """Additional options for `sync_folders`.
 
     Attributes:
-        progress: Called with the progress of the run.
-        allow_empty: Whether all documents of a folder may be removed. Otherwise, an error is raised, because a drive
-            that is not mounted looks like an empty folder.
-        allow_many: Whether more than a tenth of the documents of a folder, and more than one, may be removed at once.
-            Otherwise, an error is raised unless `remove` lists their ids, because the folder may not have been
-            completely restored. The version before such a removal is kept as long as the version after it.
         watching: Whether the caller watches the folders and calls again after every change. Small files are then read
             first, about 20 MB at a time, and larger ones left for a later call. `keep_versions` counts the version
             separately, so that it does not displace the versions of other calls.
@@ -92,17 +100,11 @@ class FolderOptions(ReadingOptions, total=False):
             until their content changes, and are listed with the same reason.
         settle: Number of seconds to watch the files first; a file that changes during that time is probably still being
             written, and is left for a later call.
-        wait: Number of seconds to wait for another process or thread that is writing to the project; then, or with 0,
-            an error is raised.
     """
 
-    progress: ReportProgress | None
-    allow_empty: Annotated[bool, Option(default=False)]
-    allow_many: Annotated[bool, Option(default=False)]
     watching: Annotated[bool, Option(default=False)]
     unreadable: Annotated[Collection[SkippedFile], Option(default=())]
     settle: Annotated[float, Option(default=0.0)]
-    wait: Annotated[float, Option(default=0.0)]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -63,6 +63,8 @@ from llama_index_contextual.ingestion.options import (
     ReadingOptions,
     RunOptions,
     SourceOptions,
+    SyncOptions,
+    WritingOptions,
 )
 from llama_index_contextual.ingestion.plan import IngestInput, as_inputs
 from llama_index_contextual.ingestion.report import IngestReport, ReportProgress
@@ -318,7 +320,7 @@ class Project:
         """
         return Project(self.state.restricted(restricting_filters(to_filters(filters, keep_blank=True))))
 
-    @accepts(ReadingOptions, IngestOptions)
+    @accepts(ReadingOptions, WritingOptions, IngestOptions)
     async def aingest(
         self,
         inputs: Iterable[IngestInput] | IngestInput,
@@ -384,7 +386,7 @@ class Project:
 
     ingest = twin(aingest)
 
-    @accepts(ReadingOptions, FolderOptions)
+    @accepts(ReadingOptions, WritingOptions, SyncOptions, FolderOptions)
     async def async_folders(
         self,
         folders: Iterable[str | os.PathLike[str]] | str | os.PathLike[str],
@@ -435,7 +437,7 @@ class Project:
 
     sync_folders = twin(async_folders)
 
-    @accepts(SourceOptions)
+    @accepts(WritingOptions, SyncOptions, SourceOptions)
     async def async_documents(
         self,
         documents: Iterable[Document],

@@ -21,7 +21,13 @@ from llama_index_contextual.answering.streaming import Timeouts
 from llama_index_contextual.config import DEFAULT_LLM, ProjectConfig
 from llama_index_contextual.errors import ConfigurationError
 from llama_index_contextual.evaluation.compare import sweep_answers
-from llama_index_contextual.ingestion.options import FolderOptions, IngestOptions, ReadingOptions
+from llama_index_contextual.ingestion.options import (
+    FolderOptions,
+    IngestOptions,
+    ReadingOptions,
+    SyncOptions,
+    WritingOptions,
+)
 from llama_index_contextual.ingestion.state import ProjectState
 from llama_index_contextual.models import model_name
 from llama_index_contextual.project.manager import ProjectManager
@@ -51,8 +57,8 @@ def defaults(function: Any) -> dict[str, Any]:
         (Project.as_query_engine, [EngineOptions]),
         (Project.as_chat_engine, [EngineOptions, ChatEngineOptions]),
         (sweep_answers, [EngineOptions]),
-        (Project.ingest, [ReadingOptions, IngestOptions]),
-        (Project.async_folders, [ReadingOptions, FolderOptions]),
+        (Project.ingest, [ReadingOptions, WritingOptions, IngestOptions]),
+        (Project.async_folders, [ReadingOptions, WritingOptions, SyncOptions, FolderOptions]),
         (Project.estimate, [ReadingOptions]),
     ],
 )
