@@ -40,7 +40,6 @@ from llama_index_contextual.answering.citations import (
 )
 from llama_index_contextual.answering.findings import Finding, findings_of
 from llama_index_contextual.answering.response import GroundedResponse
-from llama_index_contextual.answering.support import SupportStatus
 from llama_index_contextual.config import Mode
 from llama_index_contextual.errors import ContextualError, InputError, ModelError, NoVersionError, end_sentence
 from llama_index_contextual.figures import Figure, figures_from_json
@@ -138,12 +137,6 @@ class AskForm:
 
 # ---- an answer with its checks ----------------------------------------------------------------------------------
 
-_SUPPORT: Mapping[SupportStatus, str] = {
-    "supported": "supported by",
-    "elsewhere": "supported by a source that is not cited for it,",
-    "not_found": "found in no source",
-}
-
 _RESULTS = {
     "verified": ("verified", "A cited passage contains these words."),
     "wrong_source": ("other source", "Only a passage that is not cited here contains these words."),
@@ -195,29 +188,6 @@ class SourceView:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StatementView:
-    """A statement of the answer, with the sentence or row that supports it.
-
-    Attributes:
-        text: The statement.
-        verdict: Whether a source supports it, in words.
-        is_supported: Whether a source that it cites supports it, or any source if it cites none.
-        number: Number of the source that supports it, or None.
-        label: File, pages and section of the sentence.
-        quote: The sentence.
-        url: URL of the passage in which the sentence is highlighted.
-    """
-
-    text: str
-    verdict: str
-    is_supported: bool
-    number: int | None = None
-    label: str = ""
-    quote: str = ""
-    url: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
 class AnswerView:
     """An answer as displayed.
 
@@ -228,7 +198,7 @@ class AnswerView:
         found: Whether the documents answer the question.
         findings: Results of the checks, as sentences.
         sources: The passages in the prompt.
-        statements: The statements of the answer, with the sentences that support them.
+        statements: The statements of the answer, with the URLs of the passages that support them, or "".
         reasoning: The reasoning before the answer, or None.
         usage: Model, tokens and price, as a sentence.
     """
@@ -239,7 +209,7 @@ class AnswerView:
     found: bool
     findings: Sequence[Finding]
     sources: Sequence[SourceView]
-    statements: Sequence[StatementView]
+    statements: Sequence[tuple[Statement, str]]
     reasoning: str | None
     usage: str
 
@@ -634,18 +604,7 @@ def _answer_view(project: Project, question: str, key: str, response: GroundedRe
         found=response.found,
         findings=findings_of(response),
         sources=sources,
-        statements=[
-            StatementView(
-                text=one.text,
-                verdict=_SUPPORT[one.status],
-                is_supported=one.status == "supported",
-                number=one.found_in,
-                label="" if one.source is None else str(one.source),
-                quote=visible(one.quote),
-                url=link_to(one),
-            )
-            for one in (report.statements if report else ())
-        ],
+        statements=[(one, link_to(one)) for one in (report.statements if report else ())],
         reasoning=response.reasoning,
         usage=f"{usage}.",
     )
