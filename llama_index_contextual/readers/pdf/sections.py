@@ -448,7 +448,7 @@ def _is_date(text: str) -> bool:
     return any(map(str.isdigit, words)) and all(word.isdigit() or word in _DATE_WORDS for word in words)
 
 
-REGISTRANT = re.compile(r"(?i)\(?\s*exact\s+name\s+of\s+(?:the\s+)?registrant")
+_REGISTRANT = re.compile(r"(?i)\(?\s*exact\s+name\s+of\s+(?:the\s+)?registrant")
 
 
 def _is_row(placed: Line) -> bool:
@@ -478,7 +478,7 @@ class _Page:
             prose: Offset of the first running text of the document.
             is_cover: Whether the page belongs to the cover, on which unnumbered lines before `prose` are not headings.
         """
-        is_form = any(REGISTRANT.match(line.text) for line in self.lines)
+        is_form = any(_REGISTRANT.match(line.text) for line in self.lines)
         signing = False
         at, gap = 0, 1_000
         while at < len(self.lines):

@@ -1,9 +1,8 @@
 """Find the title of a PDF.
 
 The title is on the first pages or in the file's metadata. Metadata often contains the title of a template, an earlier
-document or a filing service, so the first pages take precedence. The title of a filing consists of the form, company
-and reporting period on its cover. The title of a contract consists of its type, parties and date. The title of any
-other document is its most prominent line.
+document or a filing service, so the first pages take precedence. The title of a contract consists of its type, parties
+and date. The title of any other document is its most prominent line.
 """
 
 from __future__ import annotations
@@ -15,22 +14,16 @@ from itertools import islice, takewhile
 from llama_index_contextual.metadata import Heading
 from llama_index_contextual.readers.lines import Line
 from llama_index_contextual.readers.pdf.pages import usual_size
-from llama_index_contextual.readers.pdf.sections import REGISTRANT, SMALL, is_plain_title
+from llama_index_contextual.readers.pdf.sections import SMALL, is_plain_title
 
 FRONT = 3  # number of first pages that are searched for a title
-HEAD = 6_000  # number of characters that are read from the cover of a filing
+HEAD = 6_000  # number of characters of the first page in which the numbers of a stored title must occur
 OPENING = 4_500  # number of characters after the title of a contract that are searched for its parties
 DATED = 700  # number of characters after the title of a contract that are searched for its date
 PROMINENT = 1.2  # times the size of the running text: minimum size of a prominent title
 TOP_LINES = 15  # number of first lines that are searched for a title without larger letters
 MAX_TITLE = 200
 MAX_PARTY = 80
-
-_FORM = re.compile(
-    r"(?i)\(?form\s+(?P<form>10-?[KQ](?:SB|405|T)?|8-?K|20-?F|40-?F|6-?K|11-?K|[SF]-\d{1,2}|N-[A-Z0-9]+|DEF 14A)"
-    r"(?P<amended>\s*/\s*A)?\s*+\)?(?:\s*\(?amendment no\.? \d+\)?)?"
-)
-_FORM_NUMBER = re.compile(r"^(\d+)([A-Z])")
 
 _MONTH = (
     r"(?:January|February|March|April|May|June|July|August|September|October|November|December"
@@ -39,13 +32,6 @@ _MONTH = (
 _DAY = (
     rf"(?:{_MONTH}\s+\d{{1,2}}(?:st|nd|rd|th)?(?:\s*+,)?\s+\d{{4}}"
     rf"|\d{{1,2}}(?:st|nd|rd|th)?\s+(?:day\s+of\s+)?{_MONTH}(?:\s*+,)?\s+\d{{4}})"
-)
-_PERIOD = re.compile(
-    r"(?i)for\s+the\s+(?P<kind>(?:fiscal\s+|transition\s+)?(?:year|quarter|period)|(?:quarterly|annual)\s+period)\s+"
-    rf"(?:ended|ending)\s*+:?\s*+(?:[a-z ]{{0,25}}\s)?(?P<day>{_DAY})"
-)
-_REPORTED = re.compile(
-    rf"(?i)date\s+of\s+(?:the\s+)?(?:earliest\s+event\s+reported|report)\b[^\d]{{0,80}}?(?P<day>{_DAY})"
 )
 _DATED = re.compile(rf"{_DAY}|{_MONTH}\s+\d{{4}}(?!\d)|(?<=[Dd]ated )\d{{1,2}}[/.]\d{{1,2}}[/.]\d{{2,4}}")
 
@@ -92,7 +78,7 @@ def document_title(pages: Sequence[Sequence[Line]], stored: str | None) -> tuple
     """
     upright = ([line for line in page if line.upright] for page in pages[:FRONT])
     front = [page for page in upright if page]
-    stated = (_filing(front) or _contract(front) or _prominent(front[0])) if front else None
+    stated = (_contract(front) or _prominent(front[0])) if front else None
     if stated is None:
         return stored, None
     title, heading = stated
@@ -115,27 +101,6 @@ def _agrees(stored: str, stated: str, page: Sequence[Line]) -> bool:
     if any(word not in there for word in words if any(map(str.isdigit, word))):
         return False
     return any(len(word) > 3 for word in {*words} & {*re.findall(r"\w+", stated.casefold())})
-
-
-def _filing(front: Sequence[Sequence[Line]]) -> Stated | None:
-    """Return the title of a filing: its form, the registrant, and the reporting period or date."""
-    lines = [line for page in front for line in page]
-    forms = ((line, _FORM.fullmatch(line.text.strip(" *_"))) for line in front[0][:40])
-    line, form = next(((line, match) for line, match in forms if match), (None, None))
-    registrant = next((at for at, other in enumerate(lines) if REGISTRANT.match(other.text)), 0)
-    if line is None or form is None:
-        return None
-    text = " ".join(other.text for other in lines)[:HEAD]
-    number = _FORM_NUMBER.sub(r"\1-\2", form["form"].upper())
-    above = lines[max(0, registrant - 3) : registrant] or [max(front[0], key=lambda line: line.size)]
-    names = (_spaced(other.text.strip(" _*")) for other in reversed(above))
-    parts = [f"Form {number}/A" if form["amended"] else f"Form {number}"]
-    parts += [next((name for name in names if _is_name(name)), "")]
-    if period := _PERIOD.search(text):
-        parts.append(f"{_spaced(period['kind']).lower()} ended {_date_line(period['day'])}")
-    elif reported := _REPORTED.search(text):
-        parts.append(_date_line(reported["day"]))
-    return ", ".join(filter(None, parts)), Heading(line.start, 1, line.text)
 
 
 def _is_name(text: str) -> bool:
@@ -225,7 +190,7 @@ def _name_end(text: str, stops: Sequence[re.Pattern[str]]) -> int:
 
 
 def _prominent(page: Sequence[Line]) -> Stated | None:
-    """Return the largest text on the first page as the title of a document that is neither a filing nor a contract."""
+    """Return the largest text on the first page as the title of a document that is not a contract."""
     body, _ = usual_size(page)
     largest = max(line.size for line in page)
     if largest < PROMINENT * body or not largest:

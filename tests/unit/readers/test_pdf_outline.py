@@ -115,22 +115,8 @@ def title(*lines: str, large: int = 0, stored: str | None = None) -> str | None:
     return document_title([page(*lines, BODY, BODY, large=large)], stored)[0]
 
 
-ANNUAL = (
-    "UNITED STATES",
-    "SECURITIES AND EXCHANGE COMMISSION",
-    "FORM 10-K",
-    "FOR THE FISCAL YEAR ENDED MAY 31, 2023",
-    "ACME, Inc .",
-    "(Exact name of Registrant as specified in its charter)",
-)
-
-
-def test_a_filing_is_named_by_form_company_and_period() -> None:
-    assert title(*ANNUAL, stored="ACME 2023 Proxy") == "Form 10-K, ACME, Inc., fiscal year ended May 31, 2023"
-
-
 @pytest.mark.parametrize("example", [example for examples in sections("pdf_title").values() for example in examples])
-def test_filings_are_named_by_form_company_and_period_and_contracts_by_kind_parties_and_date(example: str) -> None:
+def test_contracts_are_named_by_kind_parties_and_date(example: str) -> None:
     lines, _, expected = example.rpartition("\n=> ")
     assert title(*lines.split("\n")) == expected
 
