@@ -11,6 +11,8 @@ import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from llama_index_contextual.readers.package import local
+
 Element = Any  # lxml ships no types
 
 MAX_FORMULA_DEPTH = 60
@@ -132,10 +134,6 @@ def _root(radicand: str, degree: str = "") -> str:
     return f"{sign}{_grouped(radicand)}" if sign else f"root{_grouped(degree)}{_grouped(radicand)}"
 
 
-def _name(element: Element) -> str:
-    return element.tag.rpartition("}")[2] if isinstance(element.tag, str) else ""
-
-
 def office_formula(element: Element, depth: int = 0) -> str:
     """Return a formula of an Office file (OMML) as text.
 
@@ -144,14 +142,14 @@ def office_formula(element: Element, depth: int = 0) -> str:
     """
     if depth > MAX_FORMULA_DEPTH:
         raise RecursionError
-    name = _name(element)
+    name = local(element)
     if name == "t":
         return element.text or ""
     if name == "del":
         return ""
-    children = [child for child in element if isinstance(child.tag, str) and not _name(child).endswith("Pr")]
+    children = [child for child in element if isinstance(child.tag, str) and not local(child).endswith("Pr")]
     texts = [office_formula(child, depth + 1) for child in children]
-    parts = dict(zip(map(_name, children), texts, strict=True))
+    parts = dict(zip(map(local, children), texts, strict=True))
 
     def part(key: str) -> str:
         return parts.get(key, "")
@@ -187,15 +185,15 @@ def office_formula(element: Element, depth: int = 0) -> str:
         return "; ".join(texts)
     if name == "oMathPara":
         return "\n".join(texts)
-    return _side_by_side(texts, list(map(_name, children)))
+    return _side_by_side(texts, list(map(local, children)))
 
 
 def _character(element: Element, properties: str, default: str, name: str = "chr") -> str:
     """Return a character that a formula's properties define, or the default."""
     for child in element.iterchildren():
-        if _name(child) == properties:
+        if local(child) == properties:
             for entry in child:
-                if _name(entry) == name:
+                if local(entry) == name:
                     return next(iter(entry.attrib.values()), default)
     return default
 
@@ -208,7 +206,7 @@ def html_formula(element: Element, depth: int = 0) -> str:
     """
     if depth > MAX_FORMULA_DEPTH:
         raise RecursionError
-    name = _name(element)
+    name = local(element)
     if name in ("annotation", "annotation-xml", "script", "style"):
         return ""
     if name == "mspace":
@@ -217,7 +215,7 @@ def html_formula(element: Element, depth: int = 0) -> str:
     if not children:
         return " ".join((element.text or "").split())
     texts = [html_formula(child, depth + 1) for child in children]
-    names = list(map(_name, children))
+    names = list(map(local, children))
     padded = [*texts, "", "", ""]
     if name == "mfrac" and re.match(r"0+\D*\Z", element.get("linethickness", "")):
         return _fraction(padded[0], padded[1], has_bar=False)
