@@ -1,8 +1,7 @@
 """Select the opening lines that identify a document.
 
-Many documents begin with lines that do not identify them, such as a table of contents, a copyright notice, a
-disclaimer, or the boxes and captions of a form. Notices and disclaimers are recognised by typical words, and the other
-lines by their shape.
+Many documents begin with lines that do not identify them, such as a table of contents, a copyright notice, or the boxes
+and captions of a form. Notices are recognised by typical words, and the other lines by their shape.
 """
 
 from __future__ import annotations
@@ -15,16 +14,11 @@ from llama_index_contextual.readers.tables import are_pages_of_contents
 OPENING_CHARACTERS = 400
 MAX_BETWEEN = 2  # maximum number of other lines between two entries, such as the second line of a title
 MAX_NOTICE_WORDS = 30  # maximum number of words in a line with a copyright notice
-MAX_HEADING_WORDS = 10  # maximum number of words in the heading of a disclaimer
 MIN_FIELDS = 2  # minimum number of lines with boxes, and of lines with captions, on the cover of a form
 
 _WORD = re.compile(r"\w")
 _COMMENT = re.compile(r"/?\*|//|#(?!\w)|--|;|%")
 _COPYRIGHT = re.compile(r"(?i)©|\bcopyright\b|\(c\) ?(?:19|20)\d\d|\ball rights reserved\b|\bSPDX-License")
-_DISCLAIMER = re.compile(
-    r"(?i)\bforward-looking statements\b|\bsafe harbou?r\b|\bdisclaimer\b|\blegal notice\b|\bhaftungsausschluss\b"
-    r"|\bavertissement\b|\bmentions légales\b|\baviso legal\b"
-)
 # With some fonts in PDF files, the boxes of a form are extracted as the letters ý and þ and the sign ¨.
 _BOX = re.compile(r"[☐☑☒🗹🗷]|(?<!\S)[ýþ¨](?!\S)|(?<!\S)(?<![-*+] )\[[ xX]\](?!\S)")
 _CAPTION = re.compile(r"(?:\([^()]{3,}\)\s*)+")
@@ -74,7 +68,7 @@ def _is_form(fields: Sequence[str]) -> bool:
 
 
 def _notices(lines: Sequence[str]) -> Iterator[int]:
-    """Yield the indexes of lines that belong to disclaimers and copyright notices.
+    """Yield the indexes of lines that belong to copyright notices.
 
     In source code, the rest of the comment that contains a notice is included.
     """
@@ -84,10 +78,6 @@ def _notices(lines: Sequence[str]) -> Iterator[int]:
         in_comment = _COMMENT.match(line) is not None and (in_comment or is_notice)
         if in_comment or (is_notice and words <= MAX_NOTICE_WORDS):
             yield from (at - 1, at) if at and not _WORD.search(lines[at - 1]) else (at,)  # include the line with /*
-        elif _DISCLAIMER.search(line):
-            yield at
-            if words <= MAX_HEADING_WORDS < max((len(line.split()) for line in lines[at + 1 : at + 2]), default=0):
-                yield at + 1  # include the paragraph below the heading
 
 
 def _contents(lines: Sequence[str]) -> Iterator[int]:

@@ -95,14 +95,6 @@ def test_the_licence_of_source_code_is_left_out_with_its_comment() -> None:
     assert opening_of([python]).startswith("package com.acme.pump;")
 
 
-def test_a_disclaimer_is_left_out_with_its_paragraph() -> None:
-    paragraph = (
-        "This report contains statements that are not historical facts and that involve risks and uncertainties."
-    )
-    text = f"Annual report 2023\nForward-Looking Statements\n{paragraph}\nOrlen sold 3,000 valves."
-    assert opening_of([text]) == "Annual report 2023 Orlen sold 3,000 valves."
-
-
 def test_a_line_about_copyright_in_prose_is_kept() -> None:
     text = "The agency explains how copyright works for " + "authors and for publishers and " * 10
     assert opening_of([text]) == text.strip()
