@@ -136,6 +136,17 @@ class _NoUnpickler:
         _refuse_pickle(*arguments, **options)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Iterator[None]:
+    """Skip a test that needs a symbolic link, which Windows lets only some users create."""
+    try:
+        return (yield)
+    except OSError as error:
+        if getattr(error, "winerror", None) == 1314:
+            pytest.skip("this user may not create symbolic links")
+        raise
+
+
 @pytest.hookimpl(optionalhook=True)  # for runs without xdist
 def pytest_xdist_auto_num_workers() -> int:
     """Return one worker more than there are processors, because many tests wait for other processes."""

@@ -1,8 +1,9 @@
-"""The workflow that publishes a version, and the container image: what they may do, and that their files exist."""
+"""The workflows that test and publish a version, and the container image: what they may do, and what they use."""
 
 from __future__ import annotations
 
 import http.server
+import os
 import re
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from tests.support.source import ROOT
 
 DOCKER = ROOT / "examples" / "docker"
 WORKFLOW = ROOT / ".github" / "workflows" / "release.yml"
+TESTS = WORKFLOW.with_name("tests.yml")
 FROM, COPY = "FROM", "COPY"
 
 
@@ -79,6 +81,12 @@ def test_the_token_is_neither_committed_nor_sent_to_the_builder() -> None:
     assert not any(token.startswith(line[1:]) for line in sent if line[0] == "!")
 
 
+def test_stopping_a_container_interrupts_the_command_like_ctrl_c() -> None:
+    # As process 1, Python would ignore SIGTERM outside the servers.
+    assert ("STOPSIGNAL", "SIGINT") in instructions()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="a script for the shell of POSIX")
 def test_the_entrypoint_takes_the_token_from_the_secret_file(tmp_path: Path) -> None:
     program = tmp_path / "llama-index-contextual"
     program.write_text('#!/bin/sh\necho "$LLAMA_INDEX_CONTEXTUAL_UI_TOKEN $LLAMA_INDEX_CONTEXTUAL_MCP_TOKEN $*"\n')
@@ -102,10 +110,18 @@ def test_a_server_that_asks_for_a_token_is_healthy(status: int, code: int) -> No
     with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.handle_request)
         thread.start()
-        environment = {"PORT": str(server.server_port)}
+        environment = os.environ | {"PORT": str(server.server_port)}  # without SYSTEMROOT, Windows starts no Python
         done = subprocess.run([sys.executable, DOCKER / "healthcheck.py"], env=environment)
         thread.join()
     assert done.returncode == code
+
+
+def test_a_server_that_does_not_answer_is_not_healthy() -> None:
+    with http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as server:
+        port = server.server_port
+    environment = os.environ | {"PORT": str(port)}
+    done = subprocess.run([sys.executable, DOCKER / "healthcheck.py"], env=environment, capture_output=True)
+    assert done.returncode == 1
 
 
 # ---- release workflow ------------------------------------------------------------------------------------------------
@@ -119,8 +135,9 @@ def test_only_the_job_that_publishes_may_ask_for_an_identity() -> None:
     assert "secrets." not in WORKFLOW.read_text(encoding="utf-8")
 
 
-def test_every_action_is_pinned_to_a_commit_with_its_version() -> None:
-    uses = re.findall(r"uses: (.*)", WORKFLOW.read_text(encoding="utf-8"))
+@pytest.mark.parametrize("workflow", [WORKFLOW, TESTS], ids=lambda path: path.name)
+def test_every_action_is_pinned_to_a_commit_with_its_version(workflow: Path) -> None:
+    uses = re.findall(r"uses: (.*)", workflow.read_text(encoding="utf-8"))
     assert uses
     assert all(re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", action) for action in uses), uses
 
@@ -133,6 +150,7 @@ def test_what_is_published_was_built_checked_and_is_attested() -> None:
     assert jobs()["publish"]["steps"][-1]["with"] == {"attestations": True}
 
 
+@pytest.mark.skipif(os.name == "nt", reason="runs on Linux")
 def test_a_tag_that_does_not_name_the_version_stops_the_release() -> None:
     (check,) = (step["run"] for step in jobs()["build"]["steps"] if "_version.py" in step.get("run", ""))
     check = check.replace("python -c", f"{sys.executable} -c")
@@ -141,3 +159,21 @@ def test_a_tag_that_does_not_name_the_version_stops_the_release() -> None:
             ["bash", "-c", check], cwd=ROOT, env={"GITHUB_REF_NAME": version, "PATH": "/usr/bin:/bin"}
         )
         assert done.returncode == code
+
+
+# ---- tests on all systems --------------------------------------------------------------------------------------------
+
+
+def test_the_systems_and_versions_that_the_package_names_are_tested_with_the_command_of_the_readme() -> None:
+    workflow = yaml.safe_load(TESTS.read_text(encoding="utf-8"))
+    job = workflow["jobs"]["tests"]
+    matrix = job["strategy"]["matrix"]
+    classifiers = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["classifiers"]
+    versions = [match[1] for name in classifiers if (match := re.search(r"Python :: (3\.\d+)$", name))]
+    assert matrix["python"] == versions
+    systems = {"ubuntu": "POSIX :: Linux", "macos": "MacOS", "windows": "Microsoft :: Windows"}
+    named = {name.removeprefix("Operating System :: ") for name in classifiers if name.startswith("Operating System")}
+    assert {systems[system.partition("-")[0]] for system in matrix["os"]} == named
+    assert f"\n{job['steps'][-1]['run']}\n" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert workflow["permissions"] == {}
+    assert job["permissions"] == {"contents": "read"}
