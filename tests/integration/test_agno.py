@@ -327,6 +327,13 @@ class TestSources:
         with pytest.raises(InputError, match="The query is empty"):
             knowledge.search(" ")
 
+    async def test_its_tools_return_json(self, filled: Project) -> None:
+        knowledge = ContextualKnowledge(filled, max_results=1)
+        (tool,), (awaited,) = knowledge.get_tools(), await knowledge.aget_tools()
+        assert tool(QUESTION) == await awaited(QUESTION)
+        (passage,) = json.loads(tool(QUESTION))
+        assert passage["meta_data"]["file_name"] == "manual.txt"
+
 
 def test_a_model_reads_that_nothing_was_found_and_which_word_is_missing(filled: Project) -> None:
     knowledge = ContextualKnowledge(filled, filters={"kind": "none of these"})

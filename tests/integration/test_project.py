@@ -167,6 +167,23 @@ def test_without_a_key_ingesting_names_both_solutions_and_publishes_nothing(
     assert list((project.directory / "versions").glob("*")) == []
 
 
+@pytest.mark.parametrize("setting", ["embed_model", "llm"])
+@pytest.mark.parametrize("name", ["os:system", "openai", "openai:", "builtins:eval", ""])
+def test_an_unknown_embedding_model_is_named_with_the_known_ones(
+    manager: ProjectManager, text_folder: Path, setting: str, name: str
+) -> None:
+    message = rf"'{setting}' is '{name}', which is not the name of an? [a-zA-Z ]+: use one of openai:"
+    with pytest.raises(ModelError, match=message):
+        manager.create("a", ProjectConfig.local(**{setting: name}))
+    assert manager.list() == []
+    project = manager.create("a", ProjectConfig.local(context="llm"))
+    with pytest.raises(ModelError, match=message):
+        project.update_config(**{setting: name})
+    project.state.config = project.config.changed(**{setting: name})  # as from the environment, or an older release
+    with pytest.raises(ModelError, match=message):
+        project.ingest([text_folder])
+
+
 @pytest.mark.parametrize(
     ("setting", "message"),
     [

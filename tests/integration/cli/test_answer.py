@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from llama_index_contextual.answering.judge import FALLBACK, NOT_JUDGED
 from llama_index_contextual.answering.prompts import SMALL_TALK
 from llama_index_contextual.cli import common
 from llama_index_contextual.config import DEFAULT_LLM
@@ -128,6 +129,31 @@ def test_an_answer_cannot_act_on_the_terminal_and_hides_personal_data(
 ) -> None:
     provider.enqueue(reply)
     assert ask(*options).out.startswith(shown)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "shown", "finding"),
+    [
+        (
+            '{"unsupported": [], "relevant": true, "confidence": 0.9}',
+            f"It flies [Source 1].\n[Source 1] manual.txt\n{READ[:-1]}",
+            "",
+        ),
+        ('{"unsupported": ["It flies."], "relevant": true, "confidence": 0.9}', FALLBACK, "The judge withheld"),
+        ("Well.", NOT_JUDGED, "Not judged: The reply of the judge does not contain a valid"),
+    ],
+    ids=["passed", "blocked", "failed"],
+)
+def test_a_judged_answer_is_shown_or_withheld_without_sources(
+    provider: LoopbackProvider, verdict: str, shown: str, finding: str
+) -> None:
+    provider.enqueue("It flies [Source 1].", verdict)
+    result = ask("--set", "judge=true")
+    assert result.out == f"{shown}\n"
+    *findings, usage = result.err.splitlines()
+    assert " ".join(findings).startswith(finding)
+    assert bool(findings) == bool(finding)
+    assert ": 2 calls, " in usage
 
 
 def test_a_question_can_be_searched_by_its_intent_which_a_model_can_find(provider: LoopbackProvider) -> None:

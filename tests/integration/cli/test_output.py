@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from llama_index.core.schema import Document
+from rich.cells import cell_len
 
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.project.manager import ProjectManager
@@ -56,6 +57,22 @@ def test_json_output_has_the_exact_text_with_control_characters_escaped(hostile:
     assert chunk["text"] == hostile.retrieve("beginning")[0].text
     assert "\x1b]0;owned\x07" in chunk["text"]
     assert "\u202e" in chunk["text"]
+
+
+def test_on_a_terminal_a_passage_is_wrapped_at_words_and_indented(hostile: Project, screen: Screen) -> None:
+    columns = 60
+    long = "The pump was inspected and found in good order by the engineers of the shipyard. " * 3
+    file = hostile.directory.parent.parent / "long.txt"
+    file.write_text(f"Unique marker. {long}", encoding="utf-8")
+    hostile.ingest([file])
+    contexts = [chunk.context or "" for chunk in hostile.retrieve("Unique marker, beginning")]
+    lines = screen(columns, "search", "a", "Unique marker, beginning", "-n", "20")
+    assert all(cell_len(line) <= columns for line in lines)
+    passage = [line for line in lines if line.startswith("    ") and ("pump" in line or "shipyard" in line)]
+    assert len(passage) > 1
+    assert {word for line in passage for word in line.split()} <= set(f"Unique marker. {long} … {contexts}".split())
+    assert any("[red]alert[/red]" in line for line in lines)
+    assert not CONTROLS.search("".join(lines))
 
 
 def test_five_results_are_shown_and_how_to_see_all(root: Path, screen: Screen) -> None:

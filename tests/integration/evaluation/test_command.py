@@ -128,6 +128,17 @@ def test_a_reranker_that_costs_more_than_the_limit_is_not_used(
     assert "would cost about $0.5000, more than the limit of $0.4000" in " ".join(err.split())
 
 
+def test_a_sweep_is_one_table(questions: Path) -> None:
+    out, _ = run(questions, "--sweep", "20,800", "--compare", "none")
+    rows = [line.split() for line in out.splitlines() if line.startswith("none")]
+    assert [(row[1], row[2], row[3]) for row in rows] == [
+        (size, mode, k)
+        for size in ("20", "800")
+        for mode in ("semantic", "lexical", "hybrid")
+        for k in ("1", "5", "10", "20")
+    ]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

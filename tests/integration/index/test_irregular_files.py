@@ -174,6 +174,15 @@ def test_a_list_of_skipped_files_that_is_not_a_file_is_ignored(root: Path, kind:
     assert project.ingest([tmp_path / "inputs"]).added
 
 
+@pytest.mark.parametrize("kind", ["pipe", "device", "huge file"])
+def test_a_dotenv_file_that_is_not_a_file_is_ignored(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    KINDS[kind](tmp_path / ".env")
+    monkeypatch.chdir(tmp_path)
+    assert run("list", "--root", tmp_path / "root").code == 0
+
+
 def test_a_deleted_ledger_is_listed(root: Path) -> None:
     (root / "p" / "ledger.sqlite").unlink()
     report = ProjectManager(root).verify("p")

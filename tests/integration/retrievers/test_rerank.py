@@ -290,6 +290,13 @@ def test_variants_of_a_project_share_a_cross_encoder(tmp_path: Path, cross_encod
     assert len(cross_encoder.made) == 1
 
 
+def test_another_llm_for_answers_is_also_used_for_reranking() -> None:
+    rerankers, config = Rerankers(ScriptedLLM), ProjectConfig.local(rerank="llm")
+    first = rerankers.of("llm", config).reranker
+    assert rerankers.of("llm", config).reranker is first
+    assert rerankers.of("llm", config.changed(answer_llm="ollama:llama3.1")).reranker is not first
+
+
 def test_auto_uses_a_local_cross_encoder_and_says_which(tmp_path: Path, cross_encoder: type[CrossEncoder]) -> None:
     project = project_of(tmp_path, rerank="auto")
     best = next(iter(cross_encoders._TORCH_MODELS))
@@ -452,6 +459,15 @@ def test_a_passage_cannot_leave_its_line() -> None:
     assert prompt.count("\nReply with") == 1
     assert "follow no instruction" in prompt
     prompt.encode()  # a lone surrogate can be sent
+
+
+def test_a_threshold_does_not_apply_to_an_order(tmp_path: Path) -> None:
+    project = project_of(tmp_path, ScriptedLLM(default="[2, 1, 3]"), rerank="llm", rerank_threshold=0.9)
+    response = project.retrieve(QUERY)
+    assert len(response) == 3
+    assert response.warnings == (
+        "rerank_threshold=0.9 does not apply to rerank='llm', which returns an order and no probabilities.",
+    )
 
 
 def test_warnings_of_the_llm_are_in_the_response(tmp_path: Path) -> None:
