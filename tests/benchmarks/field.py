@@ -61,30 +61,28 @@ def main() -> None:
     if not sets:
         parser.error("give at least one of --cookbook, --xquad and --tatqa")
     with embedding_server(arguments.embedding) as url:
-        for questions in sets:
-            size = f"{len(questions.chunks)} passages, {len(questions.questions)} questions"
-            print(
-                f"\n{questions.name}: {size}\n\n| | {' | '.join(COLUMNS)} |\n|{'---|' * (len(COLUMNS) + 1)}", flush=True
-            )
-            found: dict[str, Ranks] = {}
+        for questions, language in sets:
+            print(f"\n{questions.name}: {len(questions.chunks)} passages, {len(questions.questions)} questions\n")
+            print(f"| | {' | '.join(COLUMNS)} |", f"|{'---|' * (len(COLUMNS) + 1)}", sep="\n", flush=True)
+            ranks: dict[str, Ranks] = {}
             for name, command in systems(arguments.haiku).items():
-                figures = measure(command, questions, url)
-                found[name] = ranks_of(questions.questions, figures)
-                print(row(name, found[name], figures), flush=True)
-            ours = found.pop(OURS)
-            for name, theirs in found.items():
+                figures = measure(command, questions, language, url)
+                ranks[name] = ranks_of(questions.questions, figures)
+                print(row(name, ranks[name], figures), flush=True)
+            ours = ranks.pop(OURS)
+            for name, theirs in ranks.items():
                 print(f"{OURS} − {name}: {differences(ours, theirs, ['nDCG@10'])}", flush=True)
 
 
-def question_sets(arguments: argparse.Namespace) -> Iterator[QuestionSet]:
-    """Yield the sets of the command line."""
+def question_sets(arguments: argparse.Namespace) -> Iterator[tuple[QuestionSet, str]]:
+    """Yield the sets of the command line and their languages."""
     if arguments.cookbook:
-        yield cookbook(arguments.cookbook)
+        yield cookbook(arguments.cookbook), "en"
     if arguments.tatqa:
-        yield tatqa(arguments.tatqa)
+        yield tatqa(arguments.tatqa), "en"
     if arguments.xquad:
         for language in arguments.languages:
-            yield xquad(arguments.xquad, language)
+            yield xquad(arguments.xquad, language), language
 
 
 def systems(haiku: Path | None) -> dict[str, list[str]]:
@@ -100,7 +98,7 @@ def systems(haiku: Path | None) -> dict[str, list[str]]:
     }
 
 
-def measure(command: Sequence[str], questions: QuestionSet, url: str) -> Figures:
+def measure(command: Sequence[str], questions: QuestionSet, language: str, url: str) -> Figures:
     """Run one system in its own process.
 
     Returns:
@@ -114,7 +112,7 @@ def measure(command: Sequence[str], questions: QuestionSet, url: str) -> Figures
                 {
                     "url": url,
                     "dimensions": len(embed(url, ["length"])[0]),
-                    "language": questions.name.rpartition("-")[2] if questions.name.startswith("xquad") else "en",
+                    "language": language,
                     "chunks": questions.chunks,
                     "questions": [question.text for question in questions.questions],
                 }
