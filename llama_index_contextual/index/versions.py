@@ -19,6 +19,7 @@ Parts that are not listed in any version are removed.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import os
@@ -49,6 +50,8 @@ REMOVED = ".removed"
 _NAME = re.compile(r"v\d{6,}")
 _PART = re.compile(r"p(\d{6,})(-\d+)?(\.building)?")  # begins with the number of the version that it was written for
 _OPEN_ELSEWHERE = (errno.EBUSY, errno.ENOTEMPTY)  # network file systems keep a removed file while it is open
+_WINDOWS = os.name == "nt"
+_ATTEMPTS = 100  # to open CURRENT on Windows, 10 ms apart
 _NONE = "none"
 _MAX_BYTES = 1_000
 _COARSEST = 2_000_000_000  # nanoseconds between two modification times, in file systems with the coarsest clock
@@ -108,7 +111,7 @@ def read_stamp(project_dir: Path, former: Stamp | None = None) -> Stamp | None:
     try:
         if former is not None and former.is_settled and _identity(os.stat(path)) == former.file:
             return former
-        file = os.open(path, READING)
+        file = _open_replaced(path)
         try:
             status = os.fstat(file)
             require_regular(project_dir / CURRENT, status)
@@ -122,6 +125,15 @@ def read_stamp(project_dir: Path, former: Stamp | None = None) -> Stamp | None:
         if error.errno not in DAMAGE:
             raise
         raise _damage_error(project_dir, f"cannot be read ({error.strerror})") from error
+
+
+def _open_replaced(path: str) -> int:
+    """Open a file that may be replaced at this moment, which Windows then refuses to open."""
+    for _ in range(_ATTEMPTS if _WINDOWS else 0):
+        with contextlib.suppress(PermissionError):
+            return os.open(path, READING)
+        time.sleep(0.01)
+    return os.open(path, READING)
 
 
 def _identity(status: os.stat_result) -> tuple[int, int]:

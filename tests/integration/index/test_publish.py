@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
 
 import pytest
 from llama_index.core.schema import Document
 
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import CorruptVersionError, InputError
-from llama_index_contextual.index import files, part_writer
+from llama_index_contextual.index import files, part_writer, versions
 from llama_index_contextual.index.manifest import FAISS_FILE, FileEntry
 from llama_index_contextual.index.nodes import NodeTable
 from llama_index_contextual.index.versions import current_name, leftovers, version_names
@@ -121,3 +126,24 @@ def test_a_version_with_missing_chunks_is_never_published(small: Project, monkey
         small.ingest([Document(id_="other", text="Lost.")])
     assert current_name(small.directory) == "v000001"
     assert leftovers(small.directory) == []
+
+
+@pytest.mark.parametrize(("refusals", "is_windows", "attempts"), [(2, True, 3), (4, True, 4), (2, False, 1)])
+def test_current_is_opened_again_if_windows_refuses_it_while_it_is_replaced(
+    refusals: int, is_windows: bool, attempts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    versions.write_current(tmp_path, "v000001")
+    real, opened = os.open, list[object]()
+
+    def refuse(path: Any, *arguments: Any) -> int:
+        opened.append(path)
+        if len(opened) <= refusals:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return real(path, *arguments)
+
+    monkeypatch.setattr(versions, "_WINDOWS", is_windows)
+    monkeypatch.setattr(versions, "_ATTEMPTS", 3)
+    monkeypatch.setattr(os, "open", refuse)
+    with nullcontext() if refusals < attempts else pytest.raises(PermissionError):
+        assert versions.current_name(tmp_path) == "v000001"
+    assert len(opened) == attempts
