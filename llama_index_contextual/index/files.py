@@ -43,7 +43,7 @@ NEW = ".new"
 
 _OPEN_ELSEWHERE = (5, 32)
 """Numbers of the errors with which Windows refuses to rename a file while any program has it open."""
-_PATIENCE = 2.0
+_PATIENCE = 10.0
 """Seconds for which such a rename is repeated; readers and virus scanners have a file open only for a moment."""
 
 
