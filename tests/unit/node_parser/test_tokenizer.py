@@ -43,6 +43,14 @@ def test_pieces_tile_any_text_for_any_size(size: int) -> None:
         assert all(0 < stop - start <= PIECE_SIZE for start, stop in spans)
 
 
+def test_a_character_of_several_tokens_is_never_divided() -> None:
+    text = "𓀀𓀁𓀂 " * 40
+    assert count_tokens("𓀀") > 1
+    for chunk in ChunkNodeParser(chunk_size=8, chunk_overlap=0)(split(text, size=100, overlap=0)):
+        chunk.get_content().encode("utf-8")
+        assert set(chunk.get_content()) <= set(text)
+
+
 def small() -> tuple[SegmentNodeParser, ChunkNodeParser]:
     return SegmentNodeParser(segment_size=1_000, segment_overlap=100), ChunkNodeParser(chunk_size=128, chunk_overlap=12)
 
