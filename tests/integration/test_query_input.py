@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.schema import Document, QueryBundle
 
 from llama_index_contextual.agno import ContextualKnowledge
@@ -174,6 +175,18 @@ def test_filters_of_another_type_are_refused(project: Project, filters: Any) -> 
 def test_a_history_without_messages_is_refused(history: Any) -> None:
     with pytest.raises(InputError, match=r"The history of a query must be a list of ChatMessages\."):
         ConversationQuery("pump", history=history)
+
+
+def test_a_rewritten_question_is_a_text() -> None:
+    with pytest.raises(InputError, match=r"The rewritten question must be a text or None\."):
+        ConversationQuery("pump", history=[ChatMessage("Why?")], rewrite=5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("weights", [["a", "b"], [1.0, None], "ab", 5, [math.nan, 1.0], [0, 0], [1.0]], ids=repr)
+def test_weights_of_another_type_are_refused(project: Project, weights: Any) -> None:
+    legs = project.state.live.current()
+    with pytest.raises(ConfigurationError, match=r"HybridRetriever: .*weight"):
+        HybridRetriever([SemanticRetriever(project.index), LexicalRetriever(legs.index)], retriever_weights=weights)
 
 
 @pytest.mark.parametrize("weight", ["a", None, math.nan, -1.0, math.inf], ids=repr)

@@ -15,7 +15,7 @@ from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.errors import InputError
 from llama_index_contextual.evaluation.compare import VariantProgress
 from llama_index_contextual.evaluation.payoff import Payoff, evaluate_payoff
-from llama_index_contextual.evaluation.questions import Evidence, Question, write_questions
+from llama_index_contextual.evaluation.questions import Evidence, Question, load_questions, write_questions
 from llama_index_contextual.money.price import Price
 from llama_index_contextual.project.manager import ProjectManager
 from llama_index_contextual.project.project import Project
@@ -173,3 +173,11 @@ def test_the_command_confirms_the_price_and_prints_the_recommendation(questions:
     assert len(llm.history) == 6
     values = json.loads(run(questions, "--sample", 6, "--json", "--yes")[0])
     assert values["payoff"]["verdict"] == "not measurable"
+
+
+def test_the_command_saves_the_questions_that_the_llm_wrote(questions: Path, tmp_path: Path, llm: ScriptedLLM) -> None:
+    llm.default = "1. How deep is the well of the station?\n2. Which well is it, and where?"
+    path = tmp_path / "written.jsonl"
+    _, err = run("--sample", 3, "--number", 4, "--save", path, "--max-cost", 1)
+    assert "The LLM is writing questions …" in err
+    assert len(load_questions(path)) == 4

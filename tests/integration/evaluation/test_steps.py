@@ -143,6 +143,14 @@ def test_a_reranker_that_cannot_be_loaded_is_an_error_before_anything_is_built(
     assert (events, llm.history) == ([], [])
 
 
+def test_a_reranker_of_which_no_model_is_on_this_machine_is_skipped(
+    filled: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("llama_index_contextual.search.rerank.local_models", lambda *_: iter(()))
+    reason = evaluate_steps(filled, QUESTIONS, k=1, rerank="auto").skipped[RERANKER]
+    assert reason.startswith("rerank='auto' selects no model: there is no cross-encoder on this machine: install")
+
+
 def test_the_spotlight_is_skipped_where_it_has_no_effect(filled: Project) -> None:
     filled.update_config(fusion="rrf")
     assert evaluate_steps(filled, QUESTIONS, k=1).skipped[SENTENCE] == "It has no effect with fusion='rrf'."

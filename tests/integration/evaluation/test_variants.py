@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -194,3 +195,18 @@ def test_a_sweep_has_a_row_for_every_combination_and_the_best_has_the_highest_re
     highest = max(row.figures["recall"] for row in sweep.rows)
     fewest = min(row.top_k for row in sweep.rows if row.figures["recall"] == highest)
     assert (sweep.best().figures["recall"], sweep.best().top_k) == (highest, fewest)
+
+
+@pytest.mark.parametrize(
+    ("evidence", "options", "message"),
+    [
+        ({"chunk_id": "c"}, {"chunk_sizes": [400, 800]}, "chunks of another size have other ids"),
+        ({"text": "pump"}, {"modes": []}, "nothing to evaluate"),
+        ({"text": "pump"}, {"top_ks": [0]}, "nothing to evaluate"),
+    ],
+)
+def test_a_sweep_that_cannot_be_evaluated_is_an_error(
+    filled: Project, evidence: dict[str, str], options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        sweep_variants(filled, [Question(text="?", evidence=[Evidence(**evidence)])], **options)

@@ -68,6 +68,13 @@ def test_a_path_that_is_not_a_version_is_an_input_error(published: Project) -> N
             open_storage_context(path)
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_an_embedding_that_is_not_finite_is_an_input_error(published: Project, value: float) -> None:
+    query = VectorStoreQuery(query_embedding=[value, *published.embed_model.get_query_embedding("pump")[1:]])
+    with pytest.raises(InputError, match="contains NaN or infinity: embed the query again"):
+        published.storage_context.vector_store.query(query)
+
+
 CHANGES: dict[str, Callable[[Project], object]] = {
     "index.insert": lambda p: p.index.insert(Document(text="new")),
     "index.insert_nodes": lambda p: p.index.insert_nodes([TextNode(text="new")]),

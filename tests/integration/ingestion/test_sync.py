@@ -140,6 +140,14 @@ def test_an_empty_folder_does_not_remove_its_documents_unless_a_person_says_so(
     assert (ids(counted), counted.retrieve("text").results) == ([], ()), "the last one can be removed, too"
 
 
+def test_an_empty_folder_without_documents_is_no_error(counted: Project, tmp_path: Path) -> None:
+    (tmp_path / "files").mkdir()
+    write(tmp_path / "files" / "empty.md", " ")
+    report = counted.sync_folders([tmp_path / "files"])
+    assert (report.version, report.chunks, len(report.skipped)) == (None, 0, 1)
+    assert counted.versions() == []
+
+
 def test_a_folder_that_is_replaced_during_the_search_removes_nothing(
     counted: Project, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
