@@ -1,7 +1,8 @@
 """Select the opening lines that identify a document.
 
-Many documents begin with lines that do not identify them, such as a table of contents, a copyright notice, or the boxes
-and captions of a form. Notices are recognised by typical words, and the other lines by their shape.
+Many documents begin with lines that do not identify them, such as a table of contents, a copyright notice, the rows of
+a table, or the boxes and captions of a form. Notices are recognised by typical words, and the other lines by their
+shape.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ _CONTENTS = re.compile(
 def opening_of(texts: Iterable[str], title: str = "") -> str:
     """Return up to 400 characters from the beginning of a document, without lines that do not identify it.
 
-    The cover of a form is left out if the document has a title.
+    The cover of a form is left out if the document has a title. The rows of Markdown tables are left out unless the
+    texts contain nothing else: repeated in each passage, they make all of them match the questions about the table.
 
     Args:
         texts: The first chunks of the document; a chunk is read only if all lines of the previous chunks are left out.
@@ -42,6 +44,7 @@ def opening_of(texts: Iterable[str], title: str = "") -> str:
         >>> opening_of(["© ACME\\nPump manual\\nContents\\nUse 1\\nOil 2\\nCare 4\\nFaults 7\\nParts 9\\nThe pump …"])
         'Pump manual The pump …'
     """
+    table = ""
     for text in texts:
         lines = [line for line in map(str.strip, text.splitlines()) if line]
         fields = {at for at, line in enumerate(lines) if _CAPTION.fullmatch(line) or _BOX.search(line)}
@@ -49,9 +52,11 @@ def opening_of(texts: Iterable[str], title: str = "") -> str:
         if is_form and title:
             return ""
         left_out = {*_contents(lines), *_notices(lines), *(fields if is_form else ())}
-        if remaining := [line for at, line in enumerate(lines) if at not in left_out]:
-            return _cut(" ".join(" ".join(remaining).split()))
-    return ""
+        remaining = [line for at, line in enumerate(lines) if at not in left_out]
+        if text_lines := [line for line in remaining if not line.startswith("|")]:
+            return _cut(" ".join(" ".join(text_lines).split()))
+        table = table or " ".join(" ".join(remaining).split())
+    return _cut(table)
 
 
 def _cut(text: str) -> str:

@@ -84,6 +84,15 @@ def test_other_lines_that_end_with_numbers_are_kept(text: str) -> None:
     assert opening_of([text]) == " ".join(text.split())
 
 
+TABLE = "| Year | Sales |\n| --- | --- |\n| 2019 | 12 |"
+
+
+def test_a_table_is_left_out_unless_there_is_nothing_else() -> None:
+    assert opening_of([f"{TABLE}\n\nSales rose.", "More."]) == "Sales rose."
+    assert opening_of([TABLE, "Sales rose."]) == "Sales rose."
+    assert opening_of([TABLE, "| 2020 | 14 |"]) == "| Year | Sales | | --- | --- | | 2019 | 12 |"
+
+
 @pytest.mark.parametrize("notice", ["© 2024 ACME", "Copyright (c) 2019 by ACME", "ACME 2019. All rights reserved."])
 def test_a_copyright_notice_is_left_out(notice: str) -> None:
     assert opening_of([f"Pump manual\n{notice}\nThe pump needs oil."]) == "Pump manual The pump needs oil."
