@@ -141,7 +141,8 @@ class HybridRetriever(QueryFusionRetriever, CheckedRetriever):
                 weights = normalise_weights(retriever_weights, len(retrievers))
         except ValueError as error:
             raise ConfigurationError(f"HybridRetriever: {error}.", setting="retriever_weights") from None
-        if not (isinstance(document_weight, Real) and math.isfinite(document_weight) and document_weight >= 0):
+        is_weight = isinstance(document_weight, Real) and math.isfinite(document_weight) and document_weight >= 0
+        if not is_weight:
             raise ConfigurationError(
                 f"HybridRetriever: document_weight ({document_weight!r}) must be a finite number and not negative.",
                 setting="document_weight",
