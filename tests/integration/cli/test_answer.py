@@ -140,7 +140,7 @@ def test_an_answer_cannot_act_on_the_terminal_and_hides_personal_data(
             "",
         ),
         ('{"unsupported": ["It flies."], "relevant": true, "confidence": 0.9}', FALLBACK, "The judge withheld"),
-        ("Well.", NOT_JUDGED, "Not judged: The reply of the judge does not contain a valid"),
+        ("Well.", NOT_JUDGED, "The judge could not check the answer: The reply of the judge does not contain a valid"),
     ],
     ids=["passed", "blocked", "failed"],
 )

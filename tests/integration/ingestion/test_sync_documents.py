@@ -117,7 +117,7 @@ def test_a_reader_that_returns_nothing_or_little_removes_nothing(counted: Projec
     counted.sync_documents(pages, "notion")
     with pytest.raises(InputError, match=r"30 documents came from 'notion'"):
         counted.sync_documents([], "notion")
-    with pytest.raises(LargeRemovalError, match=r"10 of 30 documents of 'notion' would be removed"):
+    with pytest.raises(LargeRemovalError, match=r"10 of 30 documents from notion would be removed"):
         counted.sync_documents(pages[:20], "notion")
     empty = [*pages[1:], Document(id_="0", text=" ")]
     assert listed(counted.sync_documents(empty, "notion")) == {}
