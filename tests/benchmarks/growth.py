@@ -1,8 +1,5 @@
-"""How costs grow with a project: adding a file, removing a document, filters, many single files, and a whole build.
+"""How costs grow with a project: a whole build, queries, and adding a file.
 
-    python -m tests.benchmarks.growth change --chunks 10000 50000 200000
-    python -m tests.benchmarks.growth filters --chunks 50000
-    python -m tests.benchmarks.growth singles --files 1000
     python -m tests.benchmarks.growth limits --chunks 10000 100000 1000000
 
 Documents have ten chunks. The vectors are random unit vectors, so no model is needed; they are the hardest case for an
@@ -10,7 +7,7 @@ approximate index. Builds start from chunks and vectors, so reading files, conte
 are not included. CPU times include all threads. Bytes are those that the process wrote and read, as counted by Linux.
 The results are JSON lines.
 
-In `limits`, chunks have 40 words, drawn by Zipf's law from a vocabulary of 50,000, and vectors have 256 dimensions.
+Chunks have 40 words, drawn by Zipf's law from a vocabulary of 50,000, and vectors have 256 dimensions.
 Each step runs in its own process, and the results are also printed as a table. Memory is the peak of the process:
 `own` is what it has allocated, and `total` includes mapped pages of files, which the system can reclaim.
 """
@@ -19,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import itertools
 import json
 import random
 import statistics
@@ -30,18 +26,16 @@ import threading
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime, timedelta, timezone
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.schema import NodeRelationship, RelatedNodeInfo, TextNode
-from llama_index.core.vector_stores.types import FilterOperator, MetadataFilter, MetadataFilters
 from numpy.typing import NDArray
 
-from llama_index_contextual.config import Mode, ProjectConfig
+from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.index import files
 from llama_index_contextual.index.manifest import DocumentRecord
 from llama_index_contextual.index.writer import VersionBuilder
@@ -53,8 +47,6 @@ WORDS = [
     f"{a}{b}{c}" for a in "bcdfgklmnprst" for b in ("a", "e", "io", "u", "ea") for c in ("ner", "ling", "tor", "x")
 ]
 WEIGHTS = [1 / (rank + 3) for rank in range(len(WORDS))]
-REPEATS = 15
-SHARES = (1, 50, 99)  # percent of the documents that pass a filter
 Figures = dict[str, Any]
 
 
@@ -79,19 +71,6 @@ class RandomEmbedding(BaseEmbedding):
         return self._get_text_embedding(query)
 
 
-class WordEmbedding(RandomEmbedding):
-    """The sum of random vectors of the words of a text, so that texts that share words are similar."""
-
-    def _get_text_embedding(self, text: str) -> list[float]:
-        vector = np.sum([word_vector(word) for word in text.lower().replace(".", "").split()], axis=0)
-        return (vector / np.linalg.norm(vector)).tolist()
-
-
-@functools.lru_cache(maxsize=20_000)
-def word_vector(word: str) -> NDArray[np.float32]:
-    return np.random.default_rng(zlib.crc32(word.encode())).standard_normal(1_536, dtype=np.float32)
-
-
 def unit_vectors(generator: np.random.Generator, number: int, dimensions: int) -> NDArray[np.float32]:
     vectors = generator.standard_normal((number, dimensions), dtype=np.float32)
     return vectors / np.linalg.norm(vectors, axis=1)[:, None]
@@ -99,16 +78,6 @@ def unit_vectors(generator: np.random.Generator, number: int, dimensions: int) -
 
 def sentence(chance: random.Random) -> str:
     return f"{' '.join(chance.choices(WORDS, WEIGHTS, k=20)).capitalize()} {chance.randint(1, 10_000)}."
-
-
-def new_files(folder: Path, number: int) -> list[Path]:
-    """Write files that are divided into ten chunks each."""
-    folder.mkdir(exist_ok=True)
-    paths = [folder / f"{at:04d}.txt" for at in range(number)]
-    for path in paths:
-        chance = random.Random(path.name)
-        path.write_text("\n\n".join(" ".join(sentence(chance) for _ in range(5)) for _ in range(CHUNKS)))
-    return paths
 
 
 def project_of(root: Path, name: str, model: RandomEmbedding | None = None, **settings: Any) -> Project:
@@ -184,137 +153,6 @@ def traffic() -> tuple[int, int]:
     path = Path("/proc/self/io")
     counts = dict(line.split(": ") for line in path.read_text().splitlines()) if path.exists() else {}
     return int(counts.get("wchar", 0)), int(counts.get("rchar", 0))
-
-
-def queries(number: int) -> Iterator[str]:
-    chance = random.Random(5)
-    return (" ".join(chance.choices(WORDS, k=6)) for _ in range(number))
-
-
-def milliseconds(project: Project, **options: Any) -> float:
-    """Return the median processor time of a warm query."""
-    times = []
-    for query in queries(REPEATS):
-        project.retrieve(query, **options)  # embeds the query
-        started = time.process_time()
-        project.retrieve(query, **options)
-        times.append((time.process_time() - started) * 1e3)
-    return round(statistics.median(times), 2)
-
-
-def first_query(project: Project) -> float:
-    query = next(queries(1))
-    started = time.process_time()
-    project.retrieve(query)
-    return round((time.process_time() - started) * 1e3, 2)
-
-
-def change(root: Path, chunks: int) -> Figures:
-    """Add files to a project of some size, and remove a document."""
-    project = project_of(root, f"change-{chunks}")
-    result: Figures = {"chunks": chunks, "fill": fill(project, chunks)}
-    result["first_ever_query_ms"], result["warm_ms"] = first_query(project), milliseconds(project)
-    for path in new_files(root / "added", 3):
-        result.setdefault("add", []).append(measured(lambda path=path: project.ingest([path])))
-        result.setdefault("first_query_after_ms", []).append(first_query(project))
-    result["warm_with_deltas_ms"] = milliseconds(project)
-    result["remove"] = measured(lambda: project.remove("base/7.txt"))
-    result["first_query_after_remove_ms"] = first_query(project)
-    result["warm_after_remove_ms"] = milliseconds(project)
-    return result
-
-
-def singles(root: Path, number: int) -> Figures:
-    """Add files one by one, and at once, and compare the searches of both."""
-    paths = new_files(root / "files", number)
-    result: Figures = {"files": number}
-    ways: dict[str, list[list[Path]]] = {"at_once": [paths], "one_by_one": [[path] for path in paths]}
-    projects = []
-    for name, steps in ways.items():
-        project = project_of(root, name, WordEmbedding())
-        projects.append(project)
-        result[name] = measured(lambda project=project, steps=steps: [project.ingest(step) for step in steps])
-        result[name]["disk_MB"] = sum(p.stat().st_size for p in files.walk(project.directory / "parts")) / 1e6
-        result[name]["parts"] = len(project.state.live.current().parts)
-        result[name]["warm_ms"] = milliseconds(project)
-    for figure in ("processor_s", "disk_MB"):
-        result[f"ratio of {figure}"] = round(result["one_by_one"][figure] / result["at_once"][figure], 2)
-    ids = [set(project.state.live.current().docstore.ids) for project in projects]
-    return {**result, "same_node_ids": ids[0] == ids[1], "searches": compared(*projects, [path.name for path in paths])}
-
-
-def compared(one: Project, other: Project, names: Sequence[str]) -> dict[str, Any]:
-    """Compare the 20 best hits of two projects for 300 queries, in all modes, with and without a filter."""
-    third = MetadataFilter(key="file_name", value=list(names[::3]), operator=FilterOperator.IN)
-    result: dict[str, Any] = {}
-    for mode in get_args(Mode):
-        for label, passing in (("all", None), ("filtered", MetadataFilters(filters=[third]))):
-            identical, overlaps, difference = 0, [], 0.0
-            for query in queries(300):
-                first, second = (
-                    {hit.node_id: hit.score for hit in project.retrieve(query, mode=mode, top_k=20, filters=passing)}
-                    for project in (one, other)
-                )
-                shared = first.keys() & second.keys()
-                difference = max([difference, *(abs(first[node_id] - second[node_id]) for node_id in shared)])
-                overlaps.append(len(shared) / max(1, len(second)))
-                identical += list(first) == list(second)
-            result[f"{mode}, {label}"] = {
-                "same_order": identical,
-                "overlap@20": round(statistics.fmean(overlaps), 5),
-                "score_difference": float(f"{difference:.1e}"),
-            }
-    return result
-
-
-def facts(number: int) -> dict[str, Any]:
-    """Return metadata of a document for filters that pass 1, 50 or 99 % of the documents."""
-    rank = number % 100
-    filed = datetime(2024, 1, 1, tzinfo=timezone(timedelta(hours=number % 3))) + timedelta(days=rank, seconds=number)
-    return {"tags": [f"below {share}" for share in SHARES if rank < share], "filed": filed.isoformat()}
-
-
-def narrowed(kind: str, share: int, serial: int) -> MetadataFilters:
-    """Return a filter that passes a share of the documents; it is another one for each serial number."""
-    until = datetime(2023, 12, 31, 12, tzinfo=UTC) + timedelta(days=share, microseconds=serial)
-    key, operator, value = {
-        "number": ("share", FilterOperator.LT, share - 0.5 + serial / 1e6),
-        "list": ("tags", FilterOperator.ANY, [f"below {share}", f"none {serial}"]),
-        "date": ("filed", FilterOperator.LT, until.isoformat()),
-    }[kind]
-    return MetadataFilters(filters=[MetadataFilter(key=key, operator=operator, value=value)])
-
-
-def filters(root: Path, chunks: int) -> Figures:
-    """Compare queries with filters with unfiltered ones: filters that were asked before, and new ones for each query.
-
-    Every query is measured with all filters in turn, so that a busy machine slows all of them.
-    """
-    project = project_of(root, f"filters-{chunks}")
-    fill(project, chunks, facts=facts)
-    result: dict[str, Any] = {"chunks": chunks}
-    serial = itertools.count(1)
-    docstore = project.state.live.current().docstore
-    for of in ("number", "list", "date", "number", "list", "date"):
-        started = time.process_time()
-        docstore.mask(narrowed(of, 50, next(serial)))
-        result.setdefault(f"{of}_mask_ms", []).append(round((time.process_time() - started) * 1e3, 2))
-    for mode in ("semantic", "lexical", "hybrid"):
-        times: dict[str, list[float]] = {}
-        for query in queries(REPEATS):
-            project.retrieve(query, mode=mode)  # embeds the query
-            for name in ("unfiltered", *(f"{of} {share}%" for of in ("number", "list", "date") for share in SHARES)):
-                for is_new in (False,) if name == "unfiltered" else (False, True):
-                    of, share = name.split()[0], int(name.split()[-1].rstrip("%")) if name != "unfiltered" else 0
-                    chosen = narrowed(of, share, next(serial) if is_new else 0) if share else None
-                    started = time.process_time()
-                    project.retrieve(query, mode=mode, filters=chosen)
-                    spent = (time.process_time() - started) * 1e3
-                    times.setdefault(f"{name} new" if is_new else name, []).append(spent)
-        base = statistics.median(times.pop("unfiltered"))
-        ratios = {name: round(statistics.median(of_name) / base, 2) for name, of_name in times.items()}
-        result[mode] = {"unfiltered_ms": round(base, 2), "largest_ratio": max(ratios.values()), **ratios}
-    return result
 
 
 # ---- limits of one machine -------------------------------------------------------------------------------------------
@@ -468,29 +306,22 @@ def print_table(results: Sequence[Figures]) -> None:
         print(" | ".join([f"| {name}", *(cell.format(**result) for result in results)]) + " |")
 
 
-COMMANDS: dict[str, Callable[[Path, int], Figures]] = {
-    command.__name__: command for command in (change, filters, limits, singles)
-}
-
-
 def main() -> None:
     """Run a measurement and print its results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("command", choices=[*COMMANDS, *STEPS], metavar="{" + ",".join(COMMANDS) + "}")
+    parser.add_argument("command", choices=["limits", *STEPS], metavar="limits")
     parser.add_argument("--chunks", type=int, nargs="+", default=[10_000])
-    parser.add_argument("--files", type=int, default=200)
-    parser.add_argument("--folder", type=Path, help="folder for the projects; `limits` needs 2 kB for each chunk")
+    parser.add_argument("--folder", type=Path, help="folder for the projects, with 2 kB for each chunk")
     options = parser.parse_args()
     if options.command in STEPS:
         print(json.dumps(STEPS[options.command](options.folder, options.chunks[0])))
         return
     results = []
-    for size in [options.files] if options.command == "singles" else options.chunks:
+    for size in options.chunks:
         with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-            results.append(COMMANDS[options.command](Path(folder), size))
+            results.append(limits(Path(folder), size))
         print(json.dumps(results[-1]), flush=True)
-    if options.command == "limits":
-        print_table(results)
+    print_table(results)
 
 
 if __name__ == "__main__":
