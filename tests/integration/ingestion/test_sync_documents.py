@@ -1,4 +1,4 @@
-"""Documents of LlamaIndex readers: stable ids, changes within one source, and what is paid for."""
+"""Documents of LlamaIndex readers: stable ids, changes within one source, and the calls that are paid for."""
 
 from __future__ import annotations
 
