@@ -396,7 +396,7 @@ class RemoteFiles:
         except FileNotFoundError:
             return True
         except RemoteError:
-            pass
+            return False
         return False
 
 
