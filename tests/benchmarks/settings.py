@@ -33,7 +33,9 @@ VARIED: dict[str, Sequence[Any]] = {
     "semantic_weight": (0.0, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.7, 1.0),
     "document_weight": (0.0, 0.05, 0.1, 0.2),
     "fusion": ("rrf",),
+    "rrf_k": (60.0,),
     "rerank": (None,),
+    "rerank_candidates": (20, 100),
     "words_weight": (0.0, 0.2, 0.8),
     "meaning_weight": (0.0, 0.4, 1.6),
     "whole_length": (1,),
@@ -58,8 +60,8 @@ def variants(names: Iterable[str]) -> dict[str, dict[str, Any]]:
     results: dict[str, dict[str, Any]] = {DEFAULT: {}}
     for name in names:
         for value in VARIED[name]:
-            more = {"semantic_weight": 0.5} if name == "fusion" else {}
-            results[f"{name}={value}"] = {name: value, **more}
+            more = {"fusion": "rrf", "semantic_weight": 0.5} if name in ("fusion", "rrf_k") else {}
+            results[f"{name}={value}"] = {**more, name: value}
     return results
 
 
