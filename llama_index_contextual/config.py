@@ -337,10 +337,10 @@ class ProjectConfig(BaseModel):
     """Fusion of the two rankings: by reciprocal ranks (`rrf`), or by scores in units of their standard deviation
     (`score`).
     """
-    # Weights near the optimum give similar results (tests/benchmarks/settings.py). With the local embedding on five
-    # question sets, the mean nDCG@10 for 0.35 is 0.2 points lower than for the best weight, 0.45. With a transformer
-    # (all-MiniLM-L6-v2) on four of these sets, it is 0.05 points lower than for 0.4. However, 0.45 would
-    # lose 0.8 points on the contracts with the local embedding. Therefore, both embeddings have the same default.
+    # Weights near the optimum give similar results (tests/benchmarks/settings.py). With the local embedding on nine
+    # question sets, the mean nDCG@10 for 0.35 is 0.2 points lower than for the best weight, 0.25. With a transformer
+    # (all-MiniLM-L6-v2) on four of these sets, it is 0.05 points lower than for 0.4. Therefore, both embeddings have
+    # the same default.
     semantic_weight: float = _live(0.35, ge=0, le=1)
     """Weight of the semantic ranking, from 0 to 1; the rest is that of the lexical one."""
     document_weight: float = _live(0.15, ge=0)

@@ -35,7 +35,6 @@ VARIED: dict[str, Sequence[Any]] = {
     "fusion": ("rrf",),
     "rrf_k": (60.0,),
     "rerank": (None,),
-    "rerank_candidates": (20, 100),
     "words_weight": (0.0, 0.2, 0.8),
     "meaning_weight": (0.0, 0.4, 1.6),
     "whole_length": (1,),

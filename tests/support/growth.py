@@ -12,7 +12,7 @@ MAX_EXPONENT = 1.3
 _SMALL = (8, 11, 16, 22, 32, 45)  # close together, so that exponential growth is seen before it takes minutes
 _SCREENED = (*_SMALL, 128, 512, 2_048, 4_096)
 _SHORTEST = 0.02  # seconds that the text of a measurement takes at least
-_LONGEST = 500_000  # characters; objects for longer texts do not fit into the processor's cache, whose misses would count
+_LONGEST = 500_000  # characters; with longer texts, misses of the processor's cache would count
 _ROUNDS = 5
 _ATTEMPTS = 4  # before growth is reported: other work can delay the longest text
 
