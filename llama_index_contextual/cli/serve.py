@@ -330,6 +330,10 @@ def serve_projects(
 def serve(
     names: Sequence[str],
     *,
+    host: str,
+    port: int,
+    allowed_hosts: Sequence[str] = (),
+    document_folders: Sequence[Path] = (),
     token: str | None = None,
     tokens: Path | None = None,
     only: Sequence[str] | None = None,
@@ -338,9 +342,8 @@ def serve(
     allow_changes: bool = False,
     adding_to: Path | None = None,
     ingests: Mapping[str, BackgroundIngest] = MappingProxyType({}),
-    **options: Any,
 ) -> None:
-    """Serve projects until the process is interrupted; the other options are those of `ui.app.serve`.
+    """Serve projects until the process is interrupted.
 
     With `only`, the projects are restricted; see `common.open_project`. With `adding_to`, added files are stored in
     this folder, from which the project is read.
@@ -351,7 +354,8 @@ def serve(
     try:
         from llama_index_contextual.api.app import add_api
         from llama_index_contextual.ui.adding import Adding
-        from llama_index_contextual.ui.app import serve as serve_workbench
+        from llama_index_contextual.ui.app import make_app
+        from llama_index_contextual.ui.app import serve as serve_app
         from llama_index_contextual.ui.users import TokensFile
     except ImportError as error:
         raise ConfigurationError(f"The Workbench needs an extra: {_NEEDS_UI}") from error
@@ -378,16 +382,18 @@ def serve(
         project.name: Adding(project, folder=adding_to, ingest=ingests.get(project.name))
         for project in (projects if can_change else ())
     }
-    serve_workbench(
+    workbench = make_app(
         projects,
+        host=host,
         token=token,
         users=users,
-        announce=announce,
+        allowed_hosts=allowed_hosts,
+        document_folders=document_folders,
         ingests=ingests,
         adding=adding,
-        extend=add_api if api else None,
-        **options,
     )
+    app = add_api(workbench) if api else workbench
+    serve_app(app, host=host, port=port, allowed_hosts=allowed_hosts, adding=adding.values(), announce=announce)
 
 
 def _require_no_empty_token(*tokens: str | None) -> None:

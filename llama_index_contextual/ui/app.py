@@ -12,7 +12,7 @@ import errno
 import socket
 import sys
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -162,34 +162,30 @@ def _right_of(request: Request) -> Right | None:
 
 
 def serve(
-    projects: Sequence[Project],
+    app: ASGIApp,
     *,
     host: str = HOST,
     port: int = PORT,
     allowed_hosts: Sequence[str] = (),
-    extend: Callable[[Starlette], ASGIApp] | None = None,
+    adding: Collection[Adding] = (),
     announce: Callable[[str], object] | None = None,
-    **options: Any,
 ) -> None:
-    """Serve the workbench for one or more projects until the process is interrupted.
+    """Serve the workbench until the process is interrupted.
 
     Ingestions of added files that were interrupted are resumed, and stopped at the end.
 
     Args:
-        projects: The projects to show.
+        app: The application returned by `make_app`, or by `api.app.add_api`.
         host: As for `make_app`.
         port: Port to bind to; 0 selects a free port.
         allowed_hosts: As for `make_app`.
-        extend: Function that adds the API to the application; see `api.app.add_api`.
+        adding: The added files of the projects to which documents can be added.
         announce: Callback that receives the server's address once the port is bound.
-        **options: Other options of `make_app`.
 
     Raises:
-        ConfigurationError: The address cannot be bound, or an option is invalid; see `make_app`.
+        ConfigurationError: The address cannot be bound.
     """
-    app = make_app(projects, host=host, allowed_hosts=allowed_hosts, **options)
-    served, adding = app if extend is None else extend(app), app.state.adding
-    config = uvicorn.Config(served, log_level="warning", server_header=False, timeout_graceful_shutdown=SECONDS_TO_END)
+    config = uvicorn.Config(app, log_level="warning", server_header=False, timeout_graceful_shutdown=SECONDS_TO_END)
     with _open_socket(host, port) as sock:
         if announce is not None:
             announce(f"{server_address(host, sock.getsockname()[1], allowed_hosts)}/")
@@ -197,12 +193,12 @@ def serve(
         try:
             if adding:  # an ingestion in a thread must not hold up a search each time that it needs the interpreter
                 sys.setswitchinterval(SWITCH_SECONDS)
-            for one in adding.values():
+            for one in adding:
                 one.resume()
             with contextlib.suppress(KeyboardInterrupt):  # raised by uvicorn after all requests have ended
                 uvicorn.Server(config).run(sockets=[sock])
         finally:
-            for one in adding.values():
+            for one in adding:
                 one.stop()
             sys.setswitchinterval(switch_interval)
 

@@ -323,7 +323,9 @@ def test_an_agent_sees_the_documents_of_its_user(whole: Project, user: str, show
 def served(monkeypatch: pytest.MonkeyPatch) -> list[Project]:
     """The projects that the commands `serve` and `mcp` would serve."""
     projects: list[Project] = []
-    monkeypatch.setattr("llama_index_contextual.ui.app.serve", lambda given, **_: projects.extend(given))
+    monkeypatch.setattr(
+        "llama_index_contextual.ui.app.serve", lambda app, **_: projects.extend(app.state.projects.values())
+    )
     monkeypatch.setattr("llama_index_contextual.mcp.serve_http", lambda given, **_: projects.extend(given))
     return projects
 

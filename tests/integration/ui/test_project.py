@@ -59,8 +59,13 @@ def gate() -> Iterator[Gate]:
 
 def page_of(project: Project, path: str = "project", **options: Any) -> str:
     """Return the text of a page as a reader sees it."""
-    client = testclient.TestClient(workbench.make_app([project], **options), base_url="http://127.0.0.1")
-    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", client.get(f"/p/{project.name}/{path}").text)).split())
+    return text_of(workbench.make_app([project], **options), f"/p/{project.name}/{path}")
+
+
+def text_of(app: Any, path: str) -> str:
+    """Return the text of a page of an application."""
+    client = testclient.TestClient(app, base_url="http://127.0.0.1")
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", client.get(path).text)).split())
 
 
 def test_the_progress_of_a_folder_is_shown_in_every_view_and_then_its_report(filled: Project, gate: Gate) -> None:
@@ -110,11 +115,11 @@ def test_open_serves_at_once_and_reads_the_folder_meanwhile(
     (text_folder / "old.doc").write_bytes(b"\xd0\xcf\x11\xe0")
     seen: list[str] = []
 
-    def serve(projects: Any, *, ingests: Any, **_: Any) -> None:
-        (project,) = projects
-        seen.append(page_of(project, ingests=ingests))
-        ingests[project.name]._thread.join(SECONDS)
-        seen.extend(page_of(project, path, ingests=ingests) for path in ("project", "?q=error+TS-999"))
+    def serve(app: Any, **_: Any) -> None:
+        (name,) = app.state.projects
+        seen.append(text_of(app, f"/p/{name}/project"))
+        app.state.ingests[name]._thread.join(SECONDS)
+        seen.extend(text_of(app, f"/p/{name}/{path}") for path in ("project", "?q=error+TS-999"))
 
     monkeypatch.setattr(workbench, "serve", serve)
     result = run("open", text_folder, "--root", tmp_path / "knowledge")
@@ -139,9 +144,9 @@ def test_open_shows_why_a_folder_cannot_be_read(
         (tmp_path / "empty" / name).write_bytes(b"?")
     seen: list[str] = []
 
-    def serve(projects: Any, *, ingests: Any, **_: Any) -> None:
-        ingests["empty"]._thread.join(SECONDS)
-        seen.append(page_of(projects[0], ingests=ingests))
+    def serve(app: Any, **_: Any) -> None:
+        app.state.ingests["empty"]._thread.join(SECONDS)
+        seen.append(text_of(app, "/p/empty/project"))
 
     monkeypatch.setattr(workbench, "serve", serve)
     result = run("open", tmp_path / "empty", "--root", tmp_path / "knowledge")

@@ -326,7 +326,7 @@ def test_a_port_in_use_is_named(filled: Project) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigurationError, match=f"Port {port} of 127.0.0.1 is in use: choose another port"):
-            serve([filled], port=port)
+            serve(make_app([filled]), port=port)
 
 
 @pytest.mark.parametrize(
@@ -339,7 +339,7 @@ def test_a_port_in_use_is_named(filled: Project) -> None:
 )
 def test_an_open_server_is_refused(filled: Project, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
-        serve([filled], **options)
+        make_app([filled], **options)
 
 
 @pytest.mark.parametrize(
