@@ -48,13 +48,6 @@ On five question sets, it was 0.08 to 0.10. A constant works as well as the devi
 not depend on the embedding model.
 """
 
-WHOLE_LENGTH = 3_200
-"""Mean number of characters of the compared hits for which the weights were chosen.
-
-In shorter chunks, the best unit is a larger part of the chunk and adds less to its score, so the weights are reduced in
-proportion. `python -m tests.benchmarks.settings --vary whole_length --embedding MODEL` prints the effect.
-"""
-
 COMPARED, COMPARED_OF_MANY = 20, 50
 """Number of hits that are reranked; the second number is used if more than 20 results are requested."""
 
@@ -145,12 +138,6 @@ class Matches:
         if not is_code.any():
             return np.zeros(self.units.rows, dtype=np.bool_)
         return np.logical_or.reduceat(is_code, self.units.firsts[:-1])
-
-    @property
-    def lengths(self) -> NDArray[np.int64]:
-        """Length of each passage in characters."""
-        lengths: NDArray[np.int64] = self.units.ends[self.units.firsts[1:] - 1].astype(np.int64)
-        return lengths
 
     def spots(self) -> list[Spot]:
         """Return how well each passage matches the question."""
@@ -382,7 +369,7 @@ def spotlight_shares(ranking: Ranking, spots: Sequence[Spot], matches: Matches) 
         elif ranked.name == "semantic":
             shares[:, 1] = MEANING_WEIGHT * weight / DEVIATION * (unit if fusion is None else 1.0)
             shares[:, 1] *= [spot.meaning for spot in spots]
-    return np.maximum(shares, 0.0) * min(1.0, float(matches.lengths[: len(spots)].mean()) / WHOLE_LENGTH)
+    return np.maximum(shares, 0.0)
 
 
 def _reciprocal_ranks(values: Sequence[float], k: float) -> NDArray[np.float64]:

@@ -37,12 +37,11 @@ VARIED: dict[str, Sequence[Any]] = {
     "rerank": (None,),
     "words_weight": (0.0, 0.2, 0.8),
     "meaning_weight": (0.0, 0.4, 1.6),
-    "whole_length": (1,),
     "context_neighbours": (True,),
 }
 """Values other than the defaults."""
 
-CONSTANTS = {"words_weight": "WORDS_WEIGHT", "meaning_weight": "MEANING_WEIGHT", "whole_length": "WHOLE_LENGTH"}
+CONSTANTS = {"words_weight": "WORDS_WEIGHT", "meaning_weight": "MEANING_WEIGHT"}
 """Constants of the spotlight that are varied like settings."""
 
 REBUILT = ("context_neighbours",)

@@ -103,8 +103,7 @@ def test_the_best_sentence_counts_in_a_single_index_too(tmp_path: Path, mode: Mo
     assert {hit.node.node_id for hit in plain} == {hit.node_id for hit in response}
 
 
-def test_a_near_miss_with_a_worse_sentence_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("llama_index_contextual.search.spotlight.WHOLE_LENGTH", 1)  # the chunks of this test are short
+def test_a_near_miss_with_a_worse_sentence_says_so(tmp_path: Path) -> None:
     response = project_of(tmp_path, document_weight=0.0).retrieve("TS-999", top_k=1, explain=True)
     assert "less from the best sentence" in str(response.near_misses[0].why_not)
 

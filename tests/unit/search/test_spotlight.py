@@ -269,8 +269,7 @@ def shares_of(index: ChunkIndex, ranking: Ranking) -> NDArray[np.float64]:
     return spotlight_shares(ranking, found.spots(), found)
 
 
-def test_the_words_of_the_best_unit_count_in_the_unit_of_the_ranking(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("llama_index_contextual.search.spotlight.WHOLE_LENGTH", 1)
+def test_the_words_of_the_best_unit_count_in_the_unit_of_the_ranking() -> None:
     index, alone = ranked(TEXTS)
     assert alone.terms is not None
     units = Units.of([(TEXTS[row], {}) for row in alone.hits.rows.tolist()], alone.terms.analyzer, has_vectors=False)
@@ -283,15 +282,6 @@ def test_the_words_of_the_best_unit_count_in_the_unit_of_the_ranking(monkeypatch
     unit = alone.lists[0].scale.unit
     in_fusion = shares_of(*ranked(TEXTS, FusionSettings(weights=(0.35, 0.65))))
     assert in_fusion[:, 0] == pytest.approx([0.65 * value / unit for value in expected])
-
-
-def test_the_best_unit_counts_less_in_shorter_chunks() -> None:
-    last = "The garden fee is 3 euros."
-    whole = " " * (3_200 - len(last)) + last
-    expected = shares_of(*ranked([whole, "The pump."]))
-    assert expected[0, 0] > 0
-    assert shares_of(*ranked([whole[2_400:], "The pump."])) == pytest.approx(expected / 4)
-    assert shares_of(*ranked([" " * 3_200 + whole, "The pump."])) == pytest.approx(expected)
 
 
 def test_source_code_is_not_ranked_again() -> None:
@@ -325,8 +315,7 @@ def test_a_lexical_search_does_not_read_wordllamas_files(monkeypatch: pytest.Mon
 
 
 @NEEDS_WORDLLAMA
-def test_meaning_is_measured_in_wordllamas_deviation_whichever_model_embeds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("llama_index_contextual.search.spotlight.WHOLE_LENGTH", 1)
+def test_meaning_is_measured_in_wordllamas_deviation_whichever_model_embeds() -> None:
     index, _ = ranked(TEXTS)
     vector = np.array([1.0, 0.0], dtype=np.float32)  # by another model, with other dimensions
     leg = RankedList(
