@@ -39,7 +39,6 @@ from tests.benchmarks.quality import (
     settings_of,
 )
 from tests.benchmarks.sets import KS, Question, QuestionSet, first_ranks, load
-from tests.benchmarks.trials import Trials
 
 PARTS = ("weights", "line", "file")
 DOCUMENT_WEIGHTS = (0.0, 0.1, 0.2, 0.4, 0.6, 0.8)
@@ -67,8 +66,11 @@ def by_weight(questions: QuestionSet, projects: Mapping[str, Project]) -> None:
     """Print every kind of context with every document weight, and what both change against each single kind."""
     best: dict[str, tuple[float, Ranks]] = {}
     for context, project in projects.items():
-        trials = Trials(project)
-        by_weight = {weight: trials.ranks(questions.questions, document_weight=weight) for weight in DOCUMENT_WEIGHTS}
+        retriever = project.as_retriever(similarity_top_k=max(KS))
+        by_weight = {
+            weight: ranks_of(retriever.changed(document_weight=weight), questions.questions)
+            for weight in DOCUMENT_WEIGHTS
+        }
         for weight, ranks in by_weight.items():
             print_row(f"{questions.name:14s} {context:11s} document weight {weight:.1f}", ranks)
         best[context] = max(by_weight.items(), key=lambda item: mean("nDCG@10", item[1]))

@@ -20,14 +20,15 @@ from unittest import mock
 
 import numpy as np
 from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.schema import QueryBundle
 from numpy.typing import NDArray
 
 from llama_index_contextual.config import ProjectConfig
 from llama_index_contextual.project.manager import ProjectManager
+from llama_index_contextual.project.project import Project
 from llama_index_contextual.search import spotlight
 from tests.benchmarks.quality import build, contexts_of, interval, options, settings_of
-from tests.benchmarks.sets import QuestionSet, load, ndcg
-from tests.benchmarks.trials import Trials
+from tests.benchmarks.sets import KS, QuestionSet, first_ranks, load, ndcg
 
 VARIED: dict[str, Sequence[Any]] = {
     "semantic_weight": (0.0, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.7, 1.0),
@@ -73,22 +74,27 @@ def measured(
     """Return nDCG@10 of every question with every variant of the settings."""
     with tempfile.TemporaryDirectory() as root:
         manager, results = ProjectManager(root), {}
-        trials = Trials(build(manager, questions, context, config=config, embed_model=embed_model))
+        project = build(manager, questions, context, config=config, embed_model=embed_model)
+        embedder = project.live_version.embedder
+        bundles = [QueryBundle(one.text, embedding=embedder.embed([one.text])) for one in questions.questions]
         for label, settings in changes.items():
-            used = trials
             if built := {name: settings[name] for name in REBUILT if name in settings}:
                 manager.delete(f"{questions.name}-{context}")
                 changed = config.changed(**built)
-                used = Trials(build(manager, questions, context, config=changed, embed_model=embed_model))
-            results[label] = _gains(used, questions, settings)
+                project = build(manager, questions, context, config=changed, embed_model=embed_model)
+            results[label] = _gains(project, questions, bundles, settings)
         return results
 
 
-def _gains(trials: Trials, questions: QuestionSet, changes: Mapping[str, Any]) -> NDArray[np.float64]:
+def _gains(
+    project: Project, questions: QuestionSet, bundles: Sequence[QueryBundle], changes: Mapping[str, Any]
+) -> NDArray[np.float64]:
     constants = {CONSTANTS[name]: value for name, value in changes.items() if name in CONSTANTS}
-    settings = {name: value for name, value in changes.items() if name not in CONSTANTS}
+    settings = {name: value for name, value in changes.items() if name not in (*CONSTANTS, *REBUILT)}
+    retriever = project.as_retriever(similarity_top_k=max(KS)).changed(**settings)
     with mock.patch.multiple(spotlight, **constants) if constants else nullcontext():
-        ranks = trials.ranks(questions.questions, **settings)
+        found = [retriever.respond(bundle).results for bundle in bundles]
+    ranks = map(first_ranks, found, (one.evidence for one in questions.questions))
     return 100 * np.asarray([ndcg(of_question) for of_question in ranks])
 
 

@@ -1,19 +1,12 @@
-"""The benchmarks of ranking compare question by question, and rank as a project does."""
+"""The benchmarks of ranking compare question by question."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
-from llama_index.core.schema import Document, QueryBundle
 
-from llama_index_contextual.config import ProjectConfig
-from llama_index_contextual.project.manager import ProjectManager
 from tests.benchmarks.quality import differences, row
-from tests.benchmarks.sets import Question, score
 from tests.benchmarks.settings import DEFAULT, print_cost_of_one, print_left_out, variants
-from tests.benchmarks.trials import Trials
 
 
 def test_a_row_has_all_measures_in_per_cent() -> None:
@@ -47,25 +40,3 @@ def test_the_cost_of_one_setting_and_the_choice_without_a_set(capsys: pytest.Cap
         "without one: default is chosen; on one +0.00 (+0.00 to +0.00, p 1)",
         "without two: b is chosen; on two -1.00 (-1.00 to -1.00, p 0.5)",
     ]
-
-
-def test_trials_rank_as_the_project_does(tmp_path: Path) -> None:
-    project = ProjectManager(tmp_path).create(
-        "trials", ProjectConfig.local(context="none", chunk_size=60, chunk_overlap=6)
-    )
-    subjects = ("pump", "valve", "meter", "filter")
-    project.ingest(
-        [
-            Document(text=" ".join(f"The {one} {n} of {other}." for n in range(30)), id_=f"{one}-{other}")
-            for one in subjects
-            for other in subjects
-        ]
-    )
-    retriever = project.as_retriever(similarity_top_k=20)
-    ids = [chunk.node_id for chunk in project.retrieve("meter", top_k=5)]
-    questions = [Question(text, [{"id": one} for one in ids]) for text in ("valve 7", "filter of pump")]
-    trials = Trials(project)
-    for changes in ({}, {"fusion": "rrf"}, {"semantic_weight": 1.0}):
-        changed = retriever.changed(**changes)
-        _, _, expected = score(questions, lambda text, r=changed: r.respond(QueryBundle(text)).results)
-        assert trials.ranks(questions, **changes) == expected
