@@ -93,25 +93,25 @@ class Models:
 
 MODELS: Mapping[Mode, Models] = {
     "semantic": Models(
-        confidence=Logistic(-3.1018, {"near": 13.3052}),
-        relevance=Logistic(-0.0759, {"share": 1.1304, "confidence": 0.2854}),
+        confidence=Logistic(-3.0946, {"near": 13.2696}),
+        relevance=Logistic(-0.0117, {"share": 1.1595, "confidence": 0.2854}),
         cut=0.02,
-        low=0.209,
-        high=0.562,
+        low=0.21,
+        high=0.57,
     ),
     "lexical": Models(
-        confidence=Logistic(-2.9815, {"cover": 7.6752}),
-        relevance=Logistic(-0.0134, {"share": 0.9451, "confidence": 0.2856}),
+        confidence=Logistic(-2.9856, {"cover": 7.6875}),
+        relevance=Logistic(-0.01, {"share": 0.9524, "confidence": 0.2871}),
         cut=0.03,
         low=None,
         high=None,
     ),
     "hybrid": Models(
-        confidence=Logistic(-4.7278, {"near": 9.6722, "cover": 5.8023}),
-        relevance=Logistic(0.0090, {"share": 1.0475, "confidence": 0.3093}),
+        confidence=Logistic(-4.7327, {"near": 9.6583, "cover": 5.8213}),
+        relevance=Logistic(0.0267, {"share": 1.0615, "confidence": 0.3114}),
         cut=0.045,
         low=0.215,
-        high=0.589,
+        high=0.581,
     ),
 }
 
