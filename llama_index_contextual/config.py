@@ -338,7 +338,7 @@ class ProjectConfig(BaseModel):
     (`score`).
     """
     # Weights near the optimum give similar results (tests/benchmarks/settings.py). With the local embedding on nine
-    # question sets, the mean nDCG@10 for 0.35 is 0.2 points lower than for the best weight, 0.25. With a transformer
+    # question sets, the mean nDCG@10 for 0.35 is 0.1 points lower than for the best weight, 0.3. With a transformer
     # (all-MiniLM-L6-v2) on four of these sets, it is 0.05 points lower than for 0.4. Therefore, both embeddings have
     # the same default.
     semantic_weight: float = _live(0.35, ge=0, le=1)
