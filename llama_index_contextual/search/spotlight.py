@@ -38,8 +38,7 @@ WORDS_WEIGHT, MEANING_WEIGHT = 0.4, 0.8
 """Weights of the best unit's scores in the ranking, relative to the weights of the chunk's BM25 and cosine similarity.
 
 The values were chosen on five question sets. With half or twice these values, the mean nDCG@10 of nine sets changes by
-at most 0.3 points.
-`python -m tests.benchmarks.settings --data DATA --vary words_weight meaning_weight` prints the effect.
+at most 0.3 points (`python -m tests.benchmarks.settings --data DATA --vary words_weight meaning_weight`).
 """
 
 DEVIATION = 0.1
