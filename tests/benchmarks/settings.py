@@ -15,6 +15,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -73,16 +74,15 @@ def measured(
 ) -> Values:
     """Return nDCG@10 of every question with every variant of the settings."""
     with tempfile.TemporaryDirectory() as root:
-        manager, results = ProjectManager(root), {}
-        project = build(manager, questions, context, config=config, embed_model=embed_model)
+        project, results = build(ProjectManager(root), questions, context, config=config, embed_model=embed_model), {}
         embedder = project.live_version.embedder
         bundles = [QueryBundle(one.text, embedding=embedder.embed([one.text])) for one in questions.questions]
         for label, settings in changes.items():
+            searched = project
             if built := {name: settings[name] for name in REBUILT if name in settings}:
-                manager.delete(f"{questions.name}-{context}")
-                changed = config.changed(**built)
-                project = build(manager, questions, context, config=changed, embed_model=embed_model)
-            results[label] = _gains(project, questions, bundles, settings)
+                manager, changed = ProjectManager(Path(root, label)), config.changed(**built)
+                searched = build(manager, questions, context, config=changed, embed_model=embed_model)
+            results[label] = _gains(searched, questions, bundles, settings)
         return results
 
 
